@@ -60,6 +60,8 @@ class CheckSentences:
         then (str): What the model does without the leading words, "still predicts positive"; empty where that is not
             known. Default: "".
         most_lead (bool): Whether more than half of all words lead, so that too few others are left. Default: False.
+        counted (str): How many lead, where punctuation marks are not counted: "21 of 40 without punctuation marks".
+            Default: "".
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
@@ -95,6 +97,7 @@ class CheckSentences:
     is_opposed: bool = False
     then: str = ""
     most_lead: bool = False
+    counted: str = ""
     n_marks: int = 0
     without_all: float | None = None
     doubt: str = ""
@@ -133,7 +136,8 @@ class CheckSentences:
             sentence += f". No verdict, because {self.doubt}"
         elif self._most_lead:
             most = "all" if self.n_leading >= self.n_words else "more than half of all"
-            why = f"{most} {self.noun}s lead{', so that too few others are left' * (most != 'all')}"
+            counted = f" ({self.counted})" * (most != "all" and bool(self.counted))
+            why = f"{most} {self.noun}s lead{counted}{', so that too few others are left' * (most != 'all')}"
             sentence += f". Not compared with others, because {why}"
         return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat]))
 
@@ -143,12 +147,16 @@ class CheckSentences:
         check = self.check
         if not check.changing or not self.spelled:
             return ""
-        others, alone = [self.spelled[i] for i in check.changing_alone if (i,) != check.changing], ""
+        told = (check.changing, check.leading)  # of a single leading word the first sentence says it
+        others, alone = [i for i in check.changing_alone if (i,) not in told], ""
         if len(others) > _FEW_ALONE:
-            alone = f"Without any one of {len(others)} other {self.noun}s alone, the prediction changes, too."
+            n_leading = len({*others} & {*check.leading})
+            lead = "all" if n_leading == len(others) else n_leading
+            which = f", {lead} of them leading," if n_leading else ""
+            alone = f"Without any single one of {len(others)} {self.noun}s{which} the {self._choice} changes, too."
         elif others:
-            these = " alone, or without ".join(others)
-            alone = f"Without {these} alone, the prediction changes, too."
+            these = " alone, or without ".join(self.spelled[i] for i in others)
+            alone = f"Without {these} alone, the {self._choice} changes, too."
         fewest = "" if {*check.changing} == {*check.leading} else self._fewest
         return f"{fewest} {alone}".strip()
 
@@ -159,11 +167,16 @@ class CheckSentences:
         named = [self.spelled[i] for i in check.changing]
         decision, chance = printable(check.changed_decision), format_probability(check.changed_probability or 0.0)
         if len(named) == 1:
-            return f"Without {named[0]} alone the model predicts {decision} ({chance})."
+            predicts = f'prefers "{decision}"' if self.noun == "part" else f"predicts {decision}"
+            return f"Without {named[0]} alone the model {predicts} ({chance})."
         these = enumerated(named[:_MOST_NAMED], max(len(named) - _MOST_NAMED, 0))
         if len(named) > _NAMED and {*check.changing} == {*check.leading[: len(named)]}:
             these = f"the first {len(named)} leading {self.noun}s"
-        return f"The fewest {self.noun}s found that change the prediction: {these} ({decision} {chance})."
+        return f"The fewest {self.noun}s found that change the {self._choice}: {these} ({decision} {chance})."
+
+    @property
+    def _choice(self) -> str:
+        return "choice" if self.noun == "part" else "prediction"
 
     @property
     def title(self) -> str:

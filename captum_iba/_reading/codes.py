@@ -27,6 +27,7 @@ from captum_iba._reading.word_sentences import (
     bits_of_another,
     has_other_order,
     hidden_evidence,
+    is_nearly_undecided,
     least_effect,
     not_tried,
     opposing,
@@ -69,6 +70,7 @@ def by_code(attribution: ExplainedText) -> dict[str, bool]:
         and not is_improbable(attribution)
         and not is_lowered(attribution),
         "unexplained": _is_unexplained(attribution),
+        "nearly_undecided": is_nearly_undecided(attribution),
         "near_tie": close_words(attribution),
         **_of_check(None if attribution.check is None else word_check(attribution)),
         "hidden_evidence": attribution.check is not None

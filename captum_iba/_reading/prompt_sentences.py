@@ -12,10 +12,11 @@ from captum_iba._reading.protocols import ExplainedResponse
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.thresholds import LARGE_DROP, MOST, NEARLY_AS_MUCH, is_lost, is_unexplained
-from captum_iba._reading.wording import capitalized, format_probability, printable
+from captum_iba._reading.wording import brief, capitalized, format_probability, printable
 from captum_iba._reading.wording import visible as with_symbols
 
-_LONGEST_NAME, _NAMED = 60, 3
+_NAMED = 3
+_MOST = 0.8  # of the decrease without the leading parts, that the first of them do
 _CANCEL = "The parts for and against the response cancel out"
 _DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
@@ -62,7 +63,8 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     lost = _lost(response) if response.check is None else ""
-    said = [_unlikely(response), _changed_by_one(response), _least(response), lost, _unexplained(response)]
+    change = "" if response.check is None else part_check(response).change
+    said = [_unlikely(response), change, _least(response), lost, _unexplained(response)]
     return list(filter(None, [*said, _cut(response)]))
 
 
@@ -138,15 +140,29 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         len(response.parts),
         response.measured,
         "part",
-        [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
-        copies=Counter(map(_name, response.parts)),
+        [brief(response.parts[i].text) for i in (-response.scores).argsort()[:n_named]],
+        copies=Counter(brief(part.text) for part in response.parts),
         where=[response.place_of(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
         then=_preferred_without(response, check),
+        less=_without_the_first(response, check),
         spelled=[_quoted(response, part) for part in response.parts],
         other=lowest_alone([row for row in response.rows if row.number not in leading_numbers(response)]),
         shares=response.shares.tolist(),
     )
+
+
+def _without_the_first(response: ExplainedResponse, check: PromptCheck) -> str:
+    """What the first leading parts do, where too many lead to be compared with others; else empty."""
+    n_leading, first = len(response.leading), check.without_first
+    if 2 * n_leading <= len(response.parts) or len(first) != n_leading:
+        return ""
+    enough = check.probability - _MOST * (check.probability - check.without_leading)
+    count = next((n for n, left in enumerate(first, 1) if left <= enough), n_leading)
+    if count == n_leading:
+        return ""
+    which = f"{count} leading parts" if count > 1 else "leading part alone"
+    return f"Without the first {which} it is {format_probability(first[count - 1])}."
 
 
 def _whole_responses(response: ExplainedResponse) -> str:
@@ -186,21 +202,6 @@ def probability_without(response: ExplainedResponse, part: Any) -> float:
     if response.contrast is None:
         return min(1.0, response.probability * math.exp(-part.effect_alone))
     return _logistic(math.log(response.probability / (1 - response.probability)) - part.effect_alone)
-
-
-def _changed_by_one(response: ExplainedResponse) -> str:
-    """The parts without which, each alone, the model prefers the other response of a choice; else empty."""
-    without = {i: probability_without(response, part) for i, part in enumerate(response.parts)}
-    changing = sorted((i for i in without if without[i] < 0.5), key=without.__getitem__)
-    if response.contrast is None or response.probability < 0.5 or not changing:
-        return ""
-    if response.check is not None and list(response.check.leading) == changing:
-        return ""  # the answer says it
-    chances = [f"{_quoted(response, response.parts[i])} alone ({format_probability(without[i])})" for i in changing]
-    more = [f"one of {len(chances) - _NAMED} more"] if len(chances) > _NAMED else []
-    *first, last = [*chances[:_NAMED], *more]
-    named = f"{', '.join(first)} or {last}" if first else last
-    return f"Without {named} the model {_prefers_other(response)}."
 
 
 def _least(response: ExplainedResponse) -> str:
@@ -254,10 +255,4 @@ def _unexplained(response: ExplainedResponse) -> str:
 def _quoted(response: ExplainedResponse, part: Any) -> str:
     """A part in quotes, with its place where others have its name."""
     place = response.place_of(part)
-    return f'"{_name(part)}"{f" ({place})" if place else ""}'
-
-
-def _name(part: Any) -> str:
-    """A part in a sentence: its text, or the beginning of it."""
-    text = printable(with_symbols(part.text).strip())
-    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME].rstrip()}…"
+    return f'"{brief(part.text)}"{f" ({place})" if place else ""}'

@@ -44,7 +44,7 @@ class RemovalCheck:
         decision_probability (float or None): Its probability.
         changing (tuple of int): Numbers of the fewest parts without which the model predicts another class, among the
             sets that were removed. Empty if none of them changes the prediction, if another class than the predicted
-            one is explained, and of a prompt.
+            one is explained, and of a prompt without ``contrast``, for which no classes compete.
         changing_alone (tuple of int): Numbers of the parts without each of which alone the prediction changes, as far
             as they were removed alone.
         changed_decision (str): The class that is predicted without ``changing``; empty without any.

@@ -20,6 +20,7 @@ from captum_iba._reading.wording import enumerated, format_probability, quantity
 from captum_iba._reading.words import ranked_words
 
 _MOST_OPPOSING, _NAMED, _MANY = 3, 5, 8
+_UNDECIDED = 0.55  # of a predicted class
 
 
 def answer(attribution: ExplainedText) -> str:
@@ -39,6 +40,8 @@ def _answer(attribution: ExplainedText) -> list[str]:
     sentences = [none_leads if said.none_leads else said.answer]
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
+    if is_nearly_undecided(attribution):
+        sentences.append(f"The model is nearly undecided, at {format_probability(check.probability)}.")
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if only_together(attribution) or _is_much_deleted(attribution, check):
@@ -54,6 +57,14 @@ def _answer(attribution: ExplainedText) -> list[str]:
             which = "most probable label" if attribution.multi_label else "predicted class"
             sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the {which}.")
     return list(filter(None, sentences))
+
+
+def is_nearly_undecided(attribution: ExplainedText) -> bool:
+    """Whether the predicted class has at most 55%, and a word that does not lead changes the prediction alone."""
+    check = attribution.check
+    if check is None or not is_predicted(attribution) or attribution.explained is not None:
+        return False
+    return check.probability <= _UNDECIDED and not {*check.changing_alone} <= {*check.leading}
 
 
 def _is_much_deleted(attribution: ExplainedText, check: DeletionCheck) -> bool:
@@ -118,6 +129,7 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
     words = [visible(word.word) for word in attribution.words]
     marks = [is_punctuation(word.word) for word in attribution.words]
     n_words = sum(not marks[i] for i in deletable)
+    n_leading_words = sum(not row.is_punctuation for row in ranked_words(attribution)[0])
     copies, places = Counter(words), word_places(attribution)
     texts = [names_of_texts(attribution)[word.sequence or 0] for word in attribution.words]
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
@@ -140,7 +152,8 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         less=_without_the_first(attribution, check),
         then=f"{predicts} {_quoted_decision(attribution, decision)}{chance}" if decision else "",
-        most_lead=2 * sum(not row.is_punctuation for row in ranked_words(attribution)[0]) > n_words > 1,
+        most_lead=2 * n_leading_words > n_words > 1,
+        counted=f"{n_leading_words} of {n_words} without punctuation marks" * (n_words < len(deletable)),
         n_marks=max(0, check.n_removed - sum(not marks[i] for i in others)),
         spelled=[
             f'"{word}" ({place})' if copies[word] > 1 else f'"{word}"'
@@ -209,7 +222,7 @@ def least_effect(attribution: ExplainedText) -> str:
     if check is None:
         return ""
     # Deletion of any words can raise it.
-    rises = check.without_least >= max(check.probability, check.without_random) + LARGE_DROP
+    rises = check.without_least >= max(check.probability + LARGE_DROP, check.without_random + LARGE_DROP / 2)
     falls = check.without_least <= MOST * min(check.probability, check.without_random)
     falls = falls and not is_improbable(attribution)
     leading = {row.number for row in ranked_words(attribution)[0]}

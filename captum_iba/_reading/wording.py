@@ -48,6 +48,7 @@ def in_points(difference: float) -> str:
     return f"{points} point{'s' * (points > 1)}"
 
 
+_LONGEST = 60  # characters of a text in a sentence
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -114,6 +115,18 @@ def capitalized(text: str) -> str:
 def visible(word: str) -> str:
     """A word; one of white space only, which would be drawn as nothing, is spelled by symbols."""
     return word if word.strip() else "".join({"\n": "↵", "\t": "⇥"}.get(character, "␣") for character in word)
+
+
+def brief(text: str) -> str:
+    """Text in quotes in a sentence, or the beginning of it.
+
+    Examples::
+
+        >>> brief(" a film"), len(brief("a film, " * 20))
+        ('a film', 61)
+    """
+    text = printable(visible(text).strip())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()}…"
 
 
 # These reorder what follows them on a terminal, beyond the word that they stand in.

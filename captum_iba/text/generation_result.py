@@ -36,6 +36,7 @@ from captum_iba._reading.prompt_sentences import (
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import RAISES_ALONE, VISIBLE, ListedPart, bar_of, listed_name
 from captum_iba._reading.thresholds import MUCH, NO_EFFECT
+from captum_iba._reading.wording import brief
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.visualization.printed_response import printed_response, visible_part
@@ -402,10 +403,16 @@ class GenerationAttribution(JsonResult):
 
     @property
     def measured(self) -> str:
-        """What the probabilities are of: "the probability per token", of one token, with ``contrast`` of the choice."""
+        """What the probabilities are of: "the probability per token", of the choice, or of a span by its text."""
+        is_choice, is_span = self.contrast is not None, self.explained.strip() != self.response.strip()
+        of_span = f' of "{brief(self.explained)}"' * (is_span and not is_choice)
+        return f"the probability{' of the choice' * is_choice}{' per token' * self.is_mean}{of_span}"
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the probability is a geometric mean over several tokens."""
         n_explained = sum(token.explained for token in self.tokens)
-        is_single = n_explained == 1 and (self.contrast is None or self.contrast_tokens == 1)
-        return f"the probability{' of the choice' * (self.contrast is not None)}{' per token' * (not is_single)}"
+        return n_explained != 1 or (self.contrast is not None and self.contrast_tokens > 1)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with shares and ranks, numbers of the leading parts, and sentences."""

@@ -10,7 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._explain.check import Attempt, Kept, Progress, compare_with_others, kept_in_check, with_check
+from captum_iba._explain.check import (
+    Attempt,
+    Kept,
+    Progress,
+    change_of_prediction,
+    compare_with_others,
+    kept_in_check,
+    with_check,
+)
 from captum_iba._explain.leading_parts import (
     GroupSearch,
     kept_with_one,
@@ -28,6 +36,7 @@ _N_ALONE = 40  # parts of a prompt up to which a check removes each alone
 _N_PAIRED = 10  # parts of a prompt of which all pairs are tried
 _LARGEST, _LARGEST_OF_MANY = 6, 4  # parts of the groups that are built, of such a prompt and of longer ones
 _N_CANDIDATES = 8  # parts that are tried in place of a leading one
+_HALF = 0.5  # of the probability of a choice: the model prefers the response
 _ADDS = 0.1  # nats that a leading part adds to the others at least
 _MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
 
@@ -86,7 +95,17 @@ def with_check_by_removal(
         unmeasured = [i for i, part in enumerate(found.parts) if part.effect is None and left[i] <= most]
         return sorted(unmeasured, key=left.__getitem__)[:_MOST_MISSED] if is_short else []
 
-    return with_check(attempted, count, _N_MEASURED if is_short else count, missed, _progress)
+    found = with_check(attempted, count, _N_MEASURED if is_short else count, missed, _progress)
+    if found.check is None or found.contrast is None or found.probability < _HALF:
+        return found
+
+    def chances(kept: Tensor) -> Tensor:
+        of_response = removal.probabilities(removal(kept).double())
+        return torch.stack([of_response, 1 - of_response], 1)
+
+    responses = (found.response.strip(), found.contrast.strip())
+    change = change_of_prediction(chances, removal.tried, 0, responses.__getitem__, len(found.parts))
+    return replace(found, check=replace(found.check, **change))
 
 
 def _progress(result: GenerationAttribution) -> Progress | None:

@@ -139,7 +139,8 @@ class TextAttribution(JsonResult):
         effects (tuple of float or None): Decrease in the log-odds of the target without each word, in nats: the mean of
             two removals, of the word alone and of the word after the other measured ones. None for words that were not
             measured, empty with ``rerank=0``. Of a regression it is the decrease in the closeness.
-        without (tuple of float or None): Probability of the target without each measured word alone.
+        without (tuple of float or None): Probability of the target without each word alone: without each measured one,
+            and with ``check`` without each one of a text of up to 60 words. None for others.
         removal_order (tuple of int): Numbers of the leading words: each lowers the probability most after those before
             it. Empty with ``rerank=0``.
         without_first (tuple of float): Probability of the target without the first k of them, for k from 1.

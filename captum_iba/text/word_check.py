@@ -179,7 +179,12 @@ def with_check_by_removal(
 
     def attempted(new: Attempt) -> TextAttribution:
         found = rerank_by_removal(removal, alone, *new) if new.n_measured else alone
-        return replace(found, check=check_by_removal(removal, found))
+        check = check_by_removal(removal, found)
+        none = (None,) * len(found.words)
+        of_check = none if check is None else check.without_each or none
+        each = zip(found.without or none, of_check, strict=True)
+        without = tuple(in_check if known is None else known for known, in_check in each)
+        return replace(found, check=check, without=without if any(one is not None for one in without) else ())
 
     def larger(found: TextAttribution, enough: float) -> Sequence[int]:
         words = [i for i, is_own in enumerate(_is_own(removal.encoded, found)) if not is_own]

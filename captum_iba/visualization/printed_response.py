@@ -26,6 +26,8 @@ class PrintedResponse(ExplainedResponse, Protocol):
     @property
     def response(self) -> str: ...
     @property
+    def is_mean(self) -> bool: ...
+    @property
     def cut_off(self) -> bool: ...
     @property
     def granularity(self) -> str: ...
@@ -80,7 +82,7 @@ def _headline(response: PrintedResponse) -> list[str]:
         *([f"rather than: {visible_part(response.contrast)}"] if response.contrast is not None else []),
         *([CUT_OFF] if response.cut_off else []),
         f"{response.measured.removeprefix('the ')} {format_probability(response.probability)}"
-        f"{' (geometric mean)' * response.measured.endswith('per token')}",
+        f"{' (geometric mean)' * response.is_mean}",
     ]
 
 

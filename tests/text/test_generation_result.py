@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from captum_iba._reading.prompt_sentences import part_check
+from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.wording import format_probability
 from captum_iba.text import GenerationAttribution, GenerationExplainer
@@ -631,16 +633,62 @@ def test_a_flag_for_a_system_message_that_is_not_there_is_warned_of(explainer):
         explainer.explain(PROMPT, RESPONSE, include_system=True, **QUICK)
 
 
-def test_a_part_that_changes_the_choice_alone_is_told(explainer):
+class KnownChoice(KnownRemoval):
+    """Log-odds of a choice by a function of the parts."""
+
+    @staticmethod
+    def probabilities(values):
+        return values.sigmoid()
+
+
+def test_the_parts_that_change_a_choice_are_told(explainer):
     """The table had 37.6% of a choice, and no sentence said that one word is enough."""
+    weights = torch.tensor([3.0, 1.5, 1.4] + [0.0] * 20)
+
+    def log_odds(kept):
+        return 2.0 - (1 - kept.float()) @ weights[: kept.shape[1]]
+
     result = explainer.explain(PROMPT, "a", contrast="b", **QUICK)
-    parts = tuple(replace(part, effect_alone=3.0 * (i == 1) or 0.01) for i, part in enumerate(result.parts))
-    one = replace(result, probability=0.9, parts=parts)
-    without = 1 / (1 + 9.0**-1 * np.exp(3.0))
-    assert f'alone ({without:.1%}) the model prefers "b"' in str(one)
-    assert "alone (" not in str(replace(one, probability=0.2)) and "alone (" not in str(replace(one, contrast=None))
-    calm = replace(one, parts=tuple(replace(part, effect_alone=0.01) for part in parts))
-    assert "alone (" not in str(calm)
+    one = replace(result, probability=1 / (1 + math.exp(-2.0)))
+    one = with_check_by_removal(CachedPromptRemoval(KnownChoice(log_odds)), one, 8)
+    assert one.check.changing == one.check.changing_alone == (0,) and one.check.changed_decision == "b"
+    assert one.check.changed_probability == pytest.approx(1 / (1 + math.exp(-1.0)))
+    name = one.parts[0].text.strip()
+    told = replace(one, check=replace(one.check, leading=(0, 1)))
+    assert part_check(told).change == f'Without "{name}" alone the model prefers "b" (73.1%).'
+    assert f'Without "{name}" alone the model prefers "b" (73.1%).' in told.notes
+    by_two = replace(one, check=replace(one.check, leading=(0, 1, 2), changing=(1, 2)))
+    fewest, alone = part_check(by_two).change.split(" Without ")
+    assert fewest.startswith("The fewest parts found that change the choice: ") and fewest.endswith(
+        '("b" 73.1%).'.replace('"', "")
+    )
+    assert alone == f'"{name}" alone, the choice changes, too.'
+    given = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    assert given.check is None or given.check.changing == ()
+
+
+def test_the_sentences_name_the_span(explainer):
+    """77.6% of "nine" was quoted as that of the whole response."""
+    whole = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    assert whole.measured == "the probability per token"
+    words = RESPONSE.split()
+    part = explainer.explain(PROMPT, RESPONSE, span=words[-1], check=True, **QUICK)
+    assert part.measured.startswith("the probability") and part.measured.endswith(f' of "{words[-1]}"')
+    for shown in (str(part), str(generation_page([part]))):
+        assert part.measured.removeprefix("the ") in shown.replace("&#34;", '"').replace("&quot;", '"')
+
+
+def test_what_the_first_parts_do_is_told_where_most_lead(result):
+    """Two of four sentences took 70.4% to 9.2%, three led, and nothing was compared."""
+    n_parts = len(result.parts)
+    leading = tuple(range(n_parts // 2 + 1))
+    left = (0.3, *(0.08 - 0.01 * i for i in range(len(leading) - 1)))
+    check = PromptCheck(len(leading), 0.7, left[-1], math.nan, math.nan, 0, leading=leading, without_first=left)
+    one = replace(result, probability=0.7, check=check)
+    assert "Not compared with others, because more than half of all parts lead" in one.answer
+    assert "Without the first 2 leading parts it is 8.0%." in one.answer
+    even = replace(one, check=replace(check, without_first=(0.69,) * (len(leading) - 1) + (left[-1],)))
+    assert "Without the first" not in even.answer
 
 
 def test_parts_that_take_a_quarter_of_the_probability_alone_are_listed(result):

@@ -16,6 +16,7 @@ from rich.console import Console
 from captum_iba._explain.leading_parts import GroupSearch, better_group, leading_in_order
 from captum_iba._reading.codes import findings
 from captum_iba._reading.mask_state import needs_hardly_anything
+from captum_iba._reading.places import is_punctuation
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.wording import format_probability
 from captum_iba._reading.words import ranked_words, standing_out
@@ -426,6 +427,26 @@ def test_more_words_are_measured_where_all_measured_ones_lead(film_explainer):
     assert len(unchecked.removal_order) == sum(effect is not None for effect in unchecked.effects) == 4
     before, after = (one.without_first[-1] / one.target_probability for one in (unchecked, result))
     assert 0.1 < before < 0.5 and after < before - 0.1 and len(result.removal_order) == 5
+
+
+def test_json_has_the_probability_without_each_word_of_a_short_text(film_explainer):
+    """Of 60 words 52 were null, though the page had their probabilities."""
+    result = film_explainer.explain("The story is a boring mess, and the music of the film is dull.", check=True)
+    words = result.to_dict()["words"]
+    assert [word["without"] for word in words] == list(result.without) == pytest.approx(list(result.check.without_each))
+    assert sum(effect is not None for effect in result.effects) < len(words) and None not in result.without
+    for row in ranked_words(result)[1]:
+        assert row.without == result.without[row.number]
+
+
+def test_more_than_half_of_all_words_is_told_in_numbers(film_explainer):
+    """ "More than half of all words lead" stood beside "23 of 48 words and punctuation marks"."""
+    text = "Dull, boring, awful, terrible, dreadful, stupid, lame, weak, poor, horrible, pointless film."
+    result = film_explainer.explain(text, check=True)
+    marks = sum(is_punctuation(word.word) for word in result.words)
+    leading = sum(not is_punctuation(word.word) for word in result.leading)
+    counted = f"more than half of all words lead ({leading} of {len(result.words) - marks} without punctuation marks)"
+    assert 2 * leading > len(result.words) - marks and counted in result.answer
 
 
 def test_an_answer_where_all_words_lead(film_explainer):

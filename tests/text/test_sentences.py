@@ -13,6 +13,7 @@ from captum_iba._reading.codes import by_code, findings
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.removal_check import DeletionCheck
+from captum_iba._reading.word_sentences import verdict
 from captum_iba._reading.wording import NEUTRAL_TEXTS
 from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution, TextExplainer
@@ -495,7 +496,42 @@ def test_the_fewest_words_that_change_the_prediction_are_named_where_they_are_no
     assert found == 'Without "word 5" alone, or without "word 7" alone, the prediction changes, too.'
     many = replace(others, changing_alone=(3, 5, 7, 8, 9))  # eight clauses stood in an answer
     found = CheckSentences(many, 1, 20, "the probability", spelled=spelled).change
-    assert found == "Without any one of 4 other words alone, the prediction changes, too."
+    assert found == "Without any single one of 4 words the prediction changes, too."
+    # "Any one of 7 other words" had three leading ones among them.
+    some = replace(many, leading=(3, 7), changing=(2,), changing_alone=(2, 3, 5, 7, 8))
+    found = CheckSentences(some, 2, 20, "the probability", spelled=spelled).change
+    assert found.endswith("Without any single one of 4 words, 2 of them leading, the prediction changes, too.")
+    # The first sentence says it of a single leading word.
+    alone = replace(check, leading=(3,), changing=(5,), changing_alone=(3, 5, 7))
+    assert '"word 3"' not in CheckSentences(alone, 1, 20, "the probability", spelled=spelled).change
+
+
+def test_a_prediction_that_single_other_words_change_at_half_is_nearly_undecided():
+    """It was "confirmed" at 51.3%, as one at 98%, where 8 single words changed the class."""
+    text, order = "a b c d e f g h i", (1, 2)
+    check = DeletionCheck(2, 0.53, 0.2, 0.5, 0.52, 10, leading=order, changing_alone=(1, 4))
+    result = attribution(text, check=check, target_probability=0.53, removal_order=order, without_first=(0.4, 0.2))
+    result = replace(result, effects=(0.1,) * 9)
+    said = "The model is nearly undecided, at 53.0%."
+    assert said in result.answer and "nearly_undecided" in findings(result)
+    assert verdict(result) == "confirmed"
+    sure = replace(result, check=replace(check, probability=0.6), target_probability=0.6)
+    led = replace(result, check=replace(check, changing_alone=(1, 2)))
+    other = replace(result, predicted=0, predicted_label="negative")
+    for one in (sure, led, other):
+        assert "undecided" not in one.answer and "nearly_undecided" not in findings(one)
+
+
+@pytest.mark.parametrize(("least", "random", "rises"), [(0.68, 0.592, True), (0.68, 0.64, False), (0.6, 0.5, False)])
+def test_words_with_the_fewest_bits_that_held_the_class_back_are_told(least, random, rises):
+    """51.3% rose to 68.0%, and to 59.2% without others, and nothing said so."""
+    check = DeletionCheck(2, 0.513, 0.2, least, random, 10, leading=(1, 2), least=(7, 8))
+    result = attribution(
+        "a b c d e f g h i", check=check, target_probability=0.513, removal_order=(1, 2), without_first=(0.4, 0.2)
+    )
+    result = replace(result, effects=(0.1,) * 9)
+    assert ("opposing_words" in findings(result)) is rises
+    assert ("rises to 68.0%" in str(result)) is rises
 
 
 def test_a_single_word_that_does_as_much_makes_a_verdict_weak():
