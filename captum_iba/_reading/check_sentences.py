@@ -385,7 +385,7 @@ class CheckSentences:
     def _at_random(self) -> str:
         several, others = self.check.n_removed > 1, self._others("other ")
         if self.check.n_random == 1:  # there is no other set
-            return f"the {others}" if several else f"the other {'punctuation mark' if self.n_marks else self.noun}"
+            return f"the {others}" if several else f"the {'punctuation mark' if self.n_marks else f'other {self.noun}'}"
         if not several:
             random = " at random" * (self.check.n_random == N_RANDOM)  # else each of them was tried
             return f"{'a punctuation mark' if self.n_marks else f'another {self.noun}'}{random}"

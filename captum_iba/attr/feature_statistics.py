@@ -482,7 +482,7 @@ def _warn_if_few(gathered: Sequence[FeatureStatistics]) -> None:
     if fewest.count < ENOUGH:
         of_layer = f"layer {fewest.layer!r}" if fewest.layer else "a layer"
         warn_user(
-            f"batches: the statistics of {of_layer} come from {fewest.count:,} observations (examples, "
+            f"few observations: the statistics of {of_layer} come from {fewest.count:,} observations (examples, "
             f"times positions), expected {ENOUGH:,} or more: bits change with the data they are gathered from. Give "
             "more data"
         )

@@ -55,7 +55,7 @@ _MARKS = {
     ),
     "unknown_words": ("unknown words", "The tokenizer does not know some of the words."),
     "partly_deleted": (
-        "others not tried",
+        "not all tried together",
         "Words that were not deleted together with the leading ones may matter, too.",
     ),
 }

@@ -46,7 +46,7 @@ def silent():
     """No warning but that of few data."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        warnings.filterwarnings("ignore", "batches: the statistics of (a )?layer")
+        warnings.filterwarnings("ignore", "few observations: the statistics of (a )?layer")
         yield
 
 

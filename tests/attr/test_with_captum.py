@@ -70,7 +70,7 @@ def bits(net, x):
 def no_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "batches: the statistics of (a )?layer")
+        warnings.filterwarnings("ignore", "few observations: the statistics of (a )?layer")
         yield
 
 
