@@ -278,8 +278,8 @@ class LayerStatistics:
     def part(self, layer: str | None, encoded: Sequence[EncodedText]) -> tuple[FeatureStatistics, ...]:
         """The statistics of a layer, or of every block, over texts that fit into one forward pass, on the CPU."""
         layers = find_layers(self._classifier.model, layer)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "few observations: the statistics of (a )?layer")  # they are few, for a part
+        with warnings.catch_warnings():  # a part has few
+            warnings.filterwarnings("ignore", "few observations: the statistics of (a )?layer")
             estimated = layer_statistics.estimate(self._classifier, layers, encoded, len(encoded), False, False)
         with TemporaryDirectory() as folder:  # files are of no device
             path = Path(folder) / "part"
