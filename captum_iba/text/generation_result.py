@@ -36,7 +36,7 @@ from captum_iba._reading.prompt_sentences import (
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import RAISES_ALONE, VISIBLE, ListedPart, bar_of, listed_name
 from captum_iba._reading.thresholds import MUCH, NO_EFFECT
-from captum_iba._reading.wording import brief
+from captum_iba._reading.wording import brief, format_probability
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.visualization.printed_response import printed_response, visible_part
@@ -296,7 +296,7 @@ class GenerationAttribution(JsonResult):
                 float(bars[numbers[part]]),
                 probability_without(self, part),
                 math.nan if part.known_effect is None else part.known_effect,
-                _label(part, numbers[part] in self._leading),
+                self._label(part),
                 number=numbers[part],
                 without_so_far=so_far.get(numbers[part], math.nan),
                 share_alone=float(shares_alone[numbers[part]]),
@@ -396,6 +396,16 @@ class GenerationAttribution(JsonResult):
         """The probability without the leading parts, in words; empty without a check."""
         return answer(self)
 
+    def _label(self, part: PromptPart) -> str:
+        """What lists say of a part: one that leads lowers the probability with others, also where it raises it alone.
+
+        Nothing is said of a leading part where both probabilities are printed alike.
+        """
+        if part not in self.leading or not part.speaks_against:
+            return part.label
+        is_seen = format_probability(probability_without(self, part)) != format_probability(self.probability)
+        return RAISES_ALONE if is_seen else ""
+
     @property
     def notes(self) -> list[str]:
         """What is said beside the answer and the check: on parts that were not removed, the choice, the prompt."""
@@ -423,7 +433,7 @@ class GenerationAttribution(JsonResult):
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(own), "effect_after": own.effect_after}
             part["speaks_against"] = own.speaks_against and own not in leading
-            part["label"] = _label(own, own in leading)
+            part["label"] = self._label(own)
             part["without"] = probability_without(self, own)
         content["leading"] = [self.parts.index(part) for part in leading]
         content |= {"answer": self.answer, "verdict": self.verdict}
@@ -471,8 +481,3 @@ def _part_of_file(content: Mapping[str, Any]) -> PromptPart:
     """A part of :meth:`GenerationAttribution.to_json`; an effect that is None was not measured."""
     effects = {name: content[name] and json_number(content[name]) for name in ("effect", "effect_alone")}
     return PromptPart(**{**content, **effects, "bits": json_number(content["bits"])})
-
-
-def _label(part: PromptPart, leads: bool) -> str:
-    """What lists say of a part: one that leads lowers the probability with others, also where it raises it alone."""
-    return RAISES_ALONE if leads and part.speaks_against else part.label

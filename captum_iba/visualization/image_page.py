@@ -11,6 +11,7 @@ from captum_iba._reading.check_sentences import summary
 from captum_iba._reading.image_sentences import decision
 from captum_iba._reading.legend import merged_legend
 from captum_iba._reading.rows import is_in_turn
+from captum_iba._reading.thresholds import SAME, fraction_left
 from captum_iba._reading.wording import capitalized, in_points
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
@@ -80,6 +81,12 @@ def image_map(attribution: DrawableImage) -> Html:
     return Html(render_template("notebook_image.html.jinja", one=_drawn(attribution)))
 
 
+def _says_something(attribution: DrawableImage) -> bool:
+    """Whether the leading regions are drawn alone: not where the probability is small or hardly falls without them."""
+    check = attribution.check
+    return not attribution.is_improbable and (check is None or fraction_left(check) <= SAME)
+
+
 def _drawn(attribution: DrawableImage) -> dict[str, Any]:
     height, width = attribution.regions.shape
     scale = max(1, -(-_SMALLEST // max(height, width)))
@@ -95,7 +102,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "bar_end": "" if bar is None else in_points(bar[1]),
         "image_title": f"The image, as the model saw it{_resized(attribution)}",
         "map_title": capitalized(map_title(attribution)),
-        "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
+        "top": _data(leading_regions(attribution)) if _says_something(attribution) else "",
         "in_turn": is_in_turn(attribution.rows),
         "pale": attribution.is_pale,
         "bar_meaning": attribution.legend().get("bar", ""),

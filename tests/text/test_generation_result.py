@@ -12,7 +12,7 @@ import torch
 
 from captum_iba._reading.prompt_sentences import part_check
 from captum_iba._reading.removal_check import PromptCheck
-from captum_iba._reading.rows import SPEAKS_AGAINST
+from captum_iba._reading.rows import RAISES_ALONE, SPEAKS_AGAINST
 from captum_iba._reading.wording import format_probability
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt_check import check_by_removal, rerank_by_removal, with_check_by_removal
@@ -665,6 +665,17 @@ def test_the_parts_that_change_a_choice_are_told(explainer):
     assert alone == f'"{name}" alone, the choice changes, too.'
     given = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
     assert given.check is None or given.check.changing == ()
+
+
+def test_no_leading_part_raises_a_probability_that_is_printed_alike(result):
+    """ "100.0% · raises it alone" stood below a probability of 100.0%."""
+    parts = tuple(replace(part, effect_alone=-0.2) for part in result.parts)
+    sure, open_ = (replace(result, contrast="b", probability=chance, parts=parts) for chance in (0.99999, 0.9))
+    assert all(part.speaks_against for part in parts)
+    for one, label in ((sure, ""), (open_, RAISES_ALONE)):
+        leads = {one.parts.index(part) for part in one.leading}
+        assert leads and {row.relation for row in one.rows if row.number in leads} == {label}
+        assert {part["label"] for i, part in enumerate(one.to_dict()["parts"]) if i in leads} == {label}
 
 
 def test_the_sentences_name_the_span(explainer):
