@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import combinations, islice
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -200,7 +200,14 @@ def better_group(
         lowest, found = float(values.min()), sets[int(values.argmin())]
     if len(found) < 2 or (len(found) > search.largest and search.enough == 1):
         return found
-    best = list(islice(_best_of_each_size(without, pool, search.n_begun), min(len(found), search.largest)))
+    groups: list[tuple[int, ...]] = [()]
+    best: list[tuple[float, tuple[int, ...]]] = []  # of each size
+    for size in range(1, min(len(found), search.largest) + 1):
+        larger = {frozenset((*group, i)): (*group, i) for group in groups for i in pool if i not in group}
+        groups = list(larger.values())
+        values = without(groups)
+        groups = [groups[i] for i in values.argsort(stable=True)[: search.n_begun if size == 1 else _N_KEPT].tolist()]
+        best.append((float(values.min()), groups[0]))
     if len(best) == len(found) and lowest - best[-1][0] > tolerance:
         lowest, found = best[-1]
     whole = float(without([()]))
@@ -220,9 +227,9 @@ def larger_group(
     """
     Parts without which a value is at most ``enough``, or as low as it gets, in the order of their removal.
 
-    A group is built part by part from those that lower the value most alone; after each step the four best groups are
-    kept. It ends at ``enough``, at ``largest`` parts or half of all, or at half of these if the value has fallen by
-    less than a tenth of the way.
+    A group is built part by part: the best one with each part, and the next three with those parts that lower the value
+    most beside the best one. After each step the four best groups are kept. It ends at ``enough``, at ``largest`` parts
+    or half of all, or at half of these if the value has fallen by less than a tenth of the way.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
@@ -230,7 +237,7 @@ def larger_group(
         enough (float): Value at which no further part is removed.
         n_parts (int): Number of all parts, P.
         tolerance (float): Difference of the value that counts as none.
-        n_candidates (int): Number of parts from which groups are built. Default: 24.
+        n_candidates (int): Number of parts that are tried with each of the next three groups. Default: 24.
         largest (int): Number of parts of the largest group. Default: 12.
 
     Returns:
@@ -245,29 +252,26 @@ def larger_group(
         []
     """
     without = partial(_values_without, value, n_parts)
-    whole, *alone = without([(), *((part,) for part in parts)]).tolist()
-    pool = [part for _, part in sorted(zip(alone, parts, strict=True))][:n_candidates]
-    largest = min(largest, len(parts) // 2)
-    found: tuple[int, ...] = ()
-    for lowest, found in islice(_best_of_each_size(without, pool, _N_KEPT), largest):
+    whole, largest = float(without([()])), min(largest, len(parts) // 2)
+    groups: list[tuple[int, ...]] = [()]
+    for size in range(1, largest + 1):
+        best, *others = groups
+        larger = {frozenset((*best, i)): (*best, i) for i in parts if i not in best}
+        of_best = without(list(larger.values())).tolist()
+        # What lowers the value beside the best group may do nothing alone.
+        lowering = sorted(zip(of_best, larger.values(), strict=True))
+        pool = [group[-1] for _, group in lowering[:n_candidates]]
+        further = {frozenset((*group, i)): (*group, i) for group in others for i in pool if i not in group}
+        sets = [group for key, group in further.items() if key not in larger]
+        lowering += zip(without(sets).tolist() if sets else (), sets, strict=True)
+        lowering.sort()
+        groups = [group for _, group in lowering[:_N_KEPT]]
+        lowest = lowering[0][0]
         if lowest <= enough:
             break
-        if 2 * len(found) >= largest and whole - lowest < _LEAST_OF_THE_WAY * (whole - enough):
+        if 2 * size >= largest and whole - lowest < _LEAST_OF_THE_WAY * (whole - enough):
             return []
-    return list(removal_sequence(value, found, n_parts, tolerance).parts)
-
-
-def _best_of_each_size(
-    without: Callable[[Sequence[Sequence[int]]], Tensor], pool: Sequence[int], n_begun: int
-) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """The lowest value, and the group without which it is, for each size from 1 to that of the pool."""
-    groups: list[tuple[int, ...]] = [()]
-    for size in range(1, len(pool) + 1):
-        larger = {frozenset((*group, i)): (*group, i) for group in groups for i in pool if i not in group}
-        groups = list(larger.values())
-        values = without(groups)
-        groups = [groups[i] for i in values.argsort(stable=True)[: n_begun if size == 1 else _N_KEPT].tolist()]
-        yield float(values.min()), groups[0]
+    return list(removal_sequence(value, groups[0], n_parts, tolerance).parts)
 
 
 def values_in_turn(value: Callable[[Tensor], Tensor], leading: Sequence[int], n_parts: int) -> list[float]:

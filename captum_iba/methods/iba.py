@@ -16,7 +16,7 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.methods.task import AttributionTask, FloatArray
 from captum_iba.text import statistics as layer_statistics
-from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
+from captum_iba.text.arguments import PUBLISHED_PRESETS, is_pair, resolve_text_settings
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
 from captum_iba.text.layers import check_layers, embedding_layer, find_blocks, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
@@ -86,23 +86,36 @@ def _attributions(
     overrides: SettingsOverrides,
 ) -> list[TextAttribution]:
     name, granularity, settings = resolve_text_settings(preset, overrides)
-    bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings)
-    return bottleneck.explain(
-        task.encoded,
-        task.targets,
-        settings,
-        preset=name,
-        granularity=granularity,
-        seed=task.seed,
-        batch_size=max(1, task.batch_size // (settings.samples_per_step * settings.rows_per_sample)),
-        internal_batch_size=task.batch_size,
-        on_text=task.on_text,
-        explained=task.explained,
-    )
+    # Neutral statistics are those of single texts, or of pairs.
+    of_pairs = [i for i, text in enumerate(task.encoded) if is_pair(text.text, text.pair)]
+    others = [i for i in range(len(task.encoded)) if i not in {*of_pairs}]
+    found: dict[int, TextAttribution] = {}
+    for paired, own in ((False, others), (True, of_pairs)):
+        if not own and task.encoded:
+            continue
+        bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings, paired)
+        attributions = bottleneck.explain(
+            [task.encoded[i] for i in own],
+            [task.targets[i] for i in own],
+            settings,
+            preset=name,
+            granularity=granularity,
+            seed=task.seed,
+            batch_size=max(1, task.batch_size // (settings.samples_per_step * settings.rows_per_sample)),
+            internal_batch_size=task.batch_size,
+            on_text=lambda number, own=own: task.on_text(own[number]),  # type: ignore[misc]
+            explained=None if task.explained is None else [task.explained[i] for i in own],
+        )
+        found.update(zip(own, attributions, strict=True))
+    return [found[i] for i in range(len(task.encoded))]
 
 
 def _bottleneck(
-    task: AttributionTask, layer: int | str | Sequence[int | str] | None, preset: str, settings: BottleneckSettings
+    task: AttributionTask,
+    layer: int | str | Sequence[int | str] | None,
+    preset: str,
+    settings: BottleneckSettings,
+    paired: bool,
 ) -> ClassifierBottleneck:
     """The same object for all chunks of a dataset: it remembers what it has warned of and checked."""
     classifier = task.classifier
@@ -119,7 +132,6 @@ def _bottleneck(
     used: Any = [id(block_statistics) for block_statistics in given]
     kind = "released" if settings.noise_around_input else "given"
     if kind == "given" and task.encoded and statistics is None:
-        paired = any(text.pair is not None for text in task.encoded)
         kind, used = f"neutral, pairs: {paired}", layer_statistics.change_mark(classifier)
     bottleneck, used_before = bottlenecks.get((blocks, kind), (None, None))
     if bottleneck is None or used != used_before:

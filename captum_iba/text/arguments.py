@@ -71,17 +71,23 @@ _OF_PAIRS = re.compile(
 )
 
 
+def is_pair(text: str, pair: str | None) -> bool:
+    """Whether there are two texts: an empty one is as if it were not given."""
+    return pair is not None and bool(text.strip() and pair.strip())
+
+
 def doubt_of_pairs(text: str, pair: str | None, labels: Sequence[str]) -> str:
     """Why the number of texts in an input may not be what the model was trained on, by its classes; or empty.
 
     An empty text of a pair is as if it were not given.
     """
-    classes, paired = ", ".join(labels), pair is not None and bool(text.strip() and pair.strip())
+    classes, paired = ", ".join(labels), is_pair(text, pair)
     if not paired and any("entail" in label.casefold() for label in labels):
-        return (
-            f"No second text is given (pairs, --pair), but the classes {classes} are of pairs of texts, such as a "
-            "premise and a hypothesis."
-        )
+        missing = "No second text is given (pairs, --pair)"
+        if pair is not None:
+            missing = "Both texts are empty" if not (text + pair).strip() else "The second text is empty"
+            missing = "The first text is empty" if pair.strip() else missing
+        return f"{missing}, but the classes {classes} are of pairs of texts, such as a premise and a hypothesis."
     if paired and len(labels) > 1 and not any(map(_OF_PAIRS.search, labels)):
         return (
             f"A second text is given (pairs, --pair), but the classes {classes} may be of single texts. Leave it out "

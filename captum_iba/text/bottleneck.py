@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from captum_iba._compat import progress
@@ -293,6 +294,38 @@ def _of_mask(
         steps = (trace.objective, trace.information, trace.probability)
         fields["trace"] = TextTrace(*(tuple(values[row].tolist()) for values in steps))
     return fields
+
+
+def explain_repeats(
+    bottlenecks: Sequence[ClassifierBottleneck],
+    encoded: Sequence[EncodedText],
+    targets: Sequence[int | None],
+    settings: BottleneckSettings,
+    seed: int,
+    return_trace: bool | Literal["final"],
+    **options: Any,
+) -> list[TextAttribution]:
+    """The mean of the attributions of texts by several bottlenecks, each with other noise; the trace of the first."""
+    if not encoded:
+        return []
+    of_repeats = [
+        bottleneck.explain(
+            encoded, targets, settings, seed=seed + number, return_trace=not number and return_trace, **options
+        )
+        for number, bottleneck in enumerate(bottlenecks)
+    ]
+    return [_mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
+
+
+def _mean_attribution(repeats: Sequence[TextAttribution]) -> TextAttribution:
+    """The first of several attributions of one text, with their mean bits, and those of each."""
+    if len(repeats) == 1:
+        return repeats[0]
+    bits = np.array([result.bits for result in repeats])
+    tokens = tuple(
+        replace(token, bits=float(mean)) for token, mean in zip(repeats[0].tokens, bits.mean(0), strict=True)
+    )
+    return replace(repeats[0], tokens=tokens, repeats=tuple(map(tuple, bits.tolist())))
 
 
 def tokens_with_bits(encoded: EncodedText, bits: Sequence[float], unknown: str | None) -> tuple[Token, ...]:

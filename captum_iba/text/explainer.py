@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import wraps
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
 import torch
 
 from captum_iba._checks import check_flag, check_integer
@@ -28,13 +26,20 @@ from captum_iba.text.arguments import (
     check_keywords,
     check_texts,
     doubt_of_pairs,
+    is_pair,
     resolve_text_settings,
     targets_per_text,
     warn_of_special_tokens,
 )
-from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, warn_of_lost_predictions
+from captum_iba.text.bottleneck import (
+    NEUTRAL_STATISTICS,
+    ClassifierBottleneck,
+    explain_repeats,
+    warn_of_lost_predictions,
+)
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.head_targets import check_asked, encode_targets, with_held_scale
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
@@ -44,32 +49,6 @@ from captum_iba.text.word_removal import TextRemoval
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
-
-
-def _mean_attribution(repeats: Sequence[TextAttribution]) -> TextAttribution:
-    """The first of several attributions of one text, with their mean bits, and those of each."""
-    if len(repeats) == 1:
-        return repeats[0]
-    bits = np.array([result.bits for result in repeats])
-    tokens = tuple(
-        replace(token, bits=float(mean)) for token, mean in zip(repeats[0].tokens, bits.mean(0), strict=True)
-    )
-    return replace(repeats[0], tokens=tokens, repeats=tuple(map(tuple, bits.tolist())))
-
-
-def _holding_scale(explain: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """Explain in one thread at a time where the head keeps the tolerance of a call."""
-
-    @wraps(explain)
-    def explain_alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
-        explainer: Any = args[0]
-        with holding_scale(explainer.classifier.head):
-            return explain(*args, **kwargs)
-
-    return explain_alone
 
 
 class TextExplainer:
@@ -225,7 +204,7 @@ class TextExplainer:
         **options: Unpack[ExplainOptions],
     ) -> list[TextAttribution]: ...
 
-    @_holding_scale
+    @with_held_scale
     def explain(
         self,
         texts: str | Sequence[str],
@@ -328,37 +307,35 @@ class TextExplainer:
             found = encode_targets(self.classifier, first, second, target, batch_size, asked, single)
             encoded, targets = [item.encoded for item in found], [item.column for item in found]
             about = [item.about for item in found]
-        paired = any(item.pair is not None and item.pair.strip() and item.text.strip() for item in encoded)
         doubts = [doubt_of_pairs(item.text, item.pair, self.classifier.labels) for item in encoded]
         if (doubt := max(doubts, key=bool)) and not self._warned_of_pairs:
             self._warned_of_pairs = True
             warn_user(f"pairs: {doubt[0].lower()}{doubt[1:]}")
         warn_of_special_tokens(encoded)
-        if not settings.noise_around_input:
-            self._find_statistics(paired, show_progress)
-        self._check_statistics(warn=not settings.noise_around_input)
-        bottlenecks = self._bottleneck_of(preset).repeated(repeats, settings)
+        groups = self._groups(encoded, preset, repeats, settings, show_progress)
 
         def explained(numbers: Sequence[int], settings: BottleneckSettings, named: str) -> list[TextAttribution]:
-            of_repeats = [
-                bottleneck.explain(
-                    [encoded[i] for i in numbers],
-                    [targets[i] for i in numbers],
+            found: dict[int, TextAttribution] = {}
+            for of_group, bottlenecks in groups:
+                own = [i for i in numbers if i in of_group]
+                attributions = explain_repeats(
+                    bottlenecks,
+                    [encoded[i] for i in own],
+                    [targets[i] for i in own],
                     settings,
+                    seed,
+                    # The probability through the final mask says whether the bits can be trusted.
+                    return_trace or "final",
                     preset=named,
                     granularity=granularity,
-                    seed=seed + number,
                     batch_size=batch_size,
                     internal_batch_size=internal_batch_size,
-                    # The probability through the final mask says whether the bits can be trusted.
-                    return_trace=not number and (return_trace or "final"),
                     show_progress=show_progress,
                     fingerprint=self._fingerprint,
-                    explained=None if about is None else [about[i] for i in numbers],
+                    explained=None if about is None else [about[i] for i in own],
                 )
-                for number, bottleneck in enumerate(bottlenecks)
-            ]
-            return [_mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
+                found.update(zip(own, attributions, strict=True))
+            return [found[i] for i in numbers]
 
         results = explained(range(len(encoded)), settings, name)
         if name == "default" and overrides.get("beta") is None:
@@ -390,6 +367,28 @@ class TextExplainer:
         """The layers, with their statistics, that :meth:`explain` uses with a preset."""
         name, _, _ = resolve_text_settings(preset, {})
         return self._published_bottleneck if name in PUBLISHED_PRESETS else self._bottleneck
+
+    def _groups(
+        self,
+        encoded: Sequence[EncodedText],
+        preset: str | BottleneckSettings,
+        repeats: int,
+        settings: BottleneckSettings,
+        show_progress: bool,
+    ) -> list[tuple[set[int], list[ClassifierBottleneck]]]:
+        """Numbers of texts and their bottlenecks: neutral statistics are those of single texts, or of pairs."""
+        every, needs_statistics = {*range(len(encoded))}, not settings.noise_around_input
+        has_own = self._statistics is not None and self._neutral_pairs is None
+        of_pairs = {i for i in every if is_pair(encoded[i].text, encoded[i].pair)}
+        kinds = {False: every - of_pairs, True: of_pairs} if needs_statistics and not has_own else {False: every}
+        groups = []
+        for pairs, numbers in kinds.items():
+            if needs_statistics and numbers:
+                self._find_statistics(pairs, show_progress)
+            if numbers:
+                self._check_statistics(warn=needs_statistics)
+                groups.append((numbers, self._bottleneck_of(preset).repeated(repeats, settings)))
+        return groups
 
     def _find_statistics(self, pairs: bool, show_progress: bool) -> None:
         """Use neutral statistics, with a warning once, unless there are others."""

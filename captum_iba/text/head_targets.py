@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ NOT_COUNTED = ("o", "-100", "ignore", "ignored", "pad", "[pad]", "<pad>")
 """Classes of tokens, in any case, that make no entity."""
 
 _LISTED = 8
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 
 ASKED = ("word", "token", "entity", "choices", "tolerance", "mask_target")
@@ -104,6 +107,18 @@ def holding_scale(head: Head) -> Iterator[None]:
     """Context for one thread at a time where the head keeps the tolerance of a call."""
     with ONE_AT_A_TIME if isinstance(head, ValueHead) else nullcontext():
         yield
+
+
+def with_held_scale(explain: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Explain in one thread at a time where the head keeps the tolerance of a call."""
+
+    @wraps(explain)
+    def explain_alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        explainer: Any = args[0]
+        with holding_scale(explainer.classifier.head):
+            return explain(*args, **kwargs)
+
+    return explain_alone
 
 
 def find_targets(
