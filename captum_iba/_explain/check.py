@@ -220,8 +220,9 @@ def change_of_prediction(
     Examples::
 
         >>> def probabilities(kept): return torch.where(kept[:, :1], torch.tensor([0.75, 0.25]), torch.tensor([0, 1.0]))
-        >>> change_of_prediction(probabilities, [frozenset({0, 1})], 0, "ab".__getitem__, n_parts=4)
-        {'changing': (0,), 'changing_alone': (0,), 'changed_decision': 'b', 'changed_probability': 1.0}
+        >>> found = change_of_prediction(probabilities, [frozenset({0, 1})], 0, "ab".__getitem__, n_parts=4)
+        >>> found["changing"], found["changed_decision"], found["changed_probability"], found["changing_sets"]
+        ((0,), 'b', 1.0, 1)
     """
 
     def margin(kept: Tensor) -> Tensor:
@@ -237,8 +238,10 @@ def change_of_prediction(
     alone = sorted({part for one in (*every, frozenset(found)) if len(one) == 1 for part in one})
     changes = margin(kept_without([[part] for part in alone], n_parts)) < 0
     chances = probabilities(kept_without([found], n_parts))[0]
+    as_many = [part for part in {*every, frozenset(found)} if len(part) == len(found)]
     return {
         "changing": tuple(found),
+        "changing_sets": int((margin(kept_without(as_many, n_parts)) < 0).sum()),
         "changing_alone": tuple(part for part, is_changed in zip(alone, changes.tolist(), strict=True) if is_changed),
         "changed_decision": labels(int(chances.argmax())),
         "changed_probability": float(chances.max()),

@@ -69,6 +69,8 @@ class CheckSentences:
         caveat (str): A sentence at the end of :attr:`answer`, which does not change the verdict. Default: "".
         less (str): A sentence on fewer leading words, after the first sentence of :attr:`answer`. Default: "".
         spelled (sequence of str): Every word by its number, as sets of words name it. Default: none, they do not.
+        marks (sequence of bool): Whether each word, by its number, is a punctuation mark. Default: none is.
+        n_alone (int): Number of words that were deleted alone. Default: 0, not known.
         other (CheckRow, optional): Of the words that do not lead and were deleted alone the one without which the
             probability is lowest, by its name. Default: None, not known.
         shares (sequence of float): Share of the bits of every word by its number. Default: none is known.
@@ -105,6 +107,8 @@ class CheckSentences:
     caveat: str = ""
     less: str = ""
     spelled: Sequence[str] = ()
+    marks: Sequence[bool] = ()
+    n_alone: int = 0
     other: CheckRow | None = None
     shares: Sequence[float] = ()
 
@@ -153,7 +157,9 @@ class CheckSentences:
             n_leading = len({*others} & {*check.leading})
             lead = "all" if n_leading == len(others) else n_leading
             which = f", {lead} of them leading," if n_leading else ""
-            alone = f"Without any single one of {len(others)} {self.noun}s{which} the {self._choice} changes, too."
+            kinds = self._kinds if any(self.marks[i] for i in others if self.marks) else f"{self.noun}s"
+            tried = f" ({self.n_alone} of {self.n_words} were deleted alone)" * (0 < self.n_alone < self.n_words)
+            alone = f"Without any single one of {len(others)} {kinds}{which} the {self._choice} changes, too{tried}."
         elif others:
             these = " alone, or without ".join(self.spelled[i] for i in others)
             alone = f"Without {these} alone, the {self._choice} changes, too."
@@ -172,7 +178,10 @@ class CheckSentences:
         these = enumerated(named[:_MOST_NAMED], max(len(named) - _MOST_NAMED, 0))
         if len(named) > _NAMED and {*check.changing} == {*check.leading[: len(named)]}:
             these = f"the first {len(named)} leading {self.noun}s"
-        return f"The fewest {self.noun}s found that change the {self._choice}: {these} ({decision} {chance})."
+        as_many = check.changing_sets - 1
+        others = f"; {as_many} other set{'s' * (as_many > 1)} of as many {'do' if as_many > 1 else 'does'}, too"
+        said = f"The fewest {self.noun}s found that change the {self._choice}: {these} ({decision} {chance})"
+        return f"{said}{others * (as_many > 0)}."
 
     @property
     def _choice(self) -> str:
@@ -273,9 +282,9 @@ class CheckSentences:
         if fraction_left(self.check) > (MOST if self.noun == "part" else _HALF):
             return [f"most of {quantity(self.measured)} is left"]
         one = self._strong_other is not None
-        do = f"another {self.noun} alone does" if one else f"other {self.noun}s do"
+        take = f"another {self.noun} alone takes" if one else f"other {self.noun}s take"
         much = "as much" if self._without_any_others <= self.check.without_leading else "more than half as much"
-        return [f"{do} {much}"] if self._without_any_others < self._halfway else []
+        return [f"{take} {much} of {quantity(self.measured)}"] if self._without_any_others < self._halfway else []
 
     @property
     def _is_least(self) -> bool:
@@ -387,7 +396,8 @@ class CheckSentences:
         if self.check.n_random == 1:  # there is no other set
             return f"the {others}" if several else f"the {'punctuation mark' if self.n_marks else f'other {self.noun}'}"
         if not several:
-            random = " at random" * (self.check.n_random == N_RANDOM)  # else each of them was tried
+            is_drawn = self.check.n_random == N_RANDOM < self.n_words - 1  # else each of them was tried
+            random = " at random" * is_drawn
             return f"{'a punctuation mark' if self.n_marks else f'another {self.noun}'}{random}"
         return f"{others} at random"
 

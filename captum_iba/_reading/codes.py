@@ -21,7 +21,7 @@ from captum_iba._reading.prompt_sentences import (
 from captum_iba._reading.protocols import ExplainedImage, ExplainedResponse, ExplainedText
 from captum_iba._reading.region_effects import lowering
 from captum_iba._reading.region_effects import opposing as opposing_regions
-from captum_iba._reading.rows import SPEAKS_AGAINST
+from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST
 from captum_iba._reading.thresholds import is_lost, is_unexplained, keeps_little, lowers_it
 from captum_iba._reading.word_sentences import (
     bits_of_another,
@@ -125,6 +125,7 @@ def prompt_findings(response: ExplainedResponse) -> list[str]:
             "unlikely_response": is_unlikely(response),
             "unexplained": not lost and gives_as_much(response),
             **_of_check(check),
+            "hidden_evidence": any(row.relation == MATTERS_ALONE for row in response.rows),
             "lowered": not lost and gives_as_much(response) and lowers_it(probability, closed),
             "opposing_parts": any(row.relation == SPEAKS_AGAINST for row in response.rows),
             "measures_disagree": measures_disagree(response),

@@ -32,9 +32,10 @@ _PART_DELETED = "this part is deleted, with the space before it (after the first
 _MORE_PROBABLE = "without this part the response is more probable, by more than 10% of its probability"
 _WITH_OTHERS = "and lower when it is deleted with other leading ones"
 _HIGHER_ODDS = "without this part the odds of the choice are more than 10% higher"
+_MUCH_LOWER = "does not lead; its deletion alone lowers the probability by much"
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
-    MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
+    MATTERS_ALONE: f"{_MUCH_LOWER}, or changes the prediction",
     RAISES_ALONE: f"the probability is higher without this word alone, {_WITH_OTHERS}",
 }
 """What the deletions of a word say of it."""
@@ -92,7 +93,12 @@ def about_bits(attribution: ExplainedText) -> str:
 def part_labels(response: ExplainedResponse) -> Legend:
     """What the removal of a part of a prompt says of it."""
     more = _MORE_PROBABLE if response.contrast is None else _HIGHER_ODDS
-    return {SPEAKS_AGAINST: more, RAISES_ALONE: f"leads, though {more}; {_WITH_OTHERS}"}
+    changes = "" if response.contrast is None else ", or changes the choice"
+    return {
+        SPEAKS_AGAINST: more,
+        RAISES_ALONE: f"leads, though {more}; {_WITH_OTHERS}",
+        MATTERS_ALONE: f"{_MUCH_LOWER}{changes}",
+    }
 
 
 def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:

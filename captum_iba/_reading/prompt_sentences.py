@@ -34,7 +34,8 @@ def answer(response: ExplainedResponse) -> str:
     """
     said, wholes = "" if response.check is None else part_check(response).answer, _whole_responses(response)
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
-    return " ".join(filter(None, [*sentences, SYSTEM * bool(response.system)]))
+    change = "" if response.check is None else part_check(response).change
+    return " ".join(filter(None, [*sentences, change, _unlikely(response), SYSTEM * bool(response.system)]))
 
 
 def _preferred(response: ExplainedResponse) -> str:
@@ -63,8 +64,7 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     lost = _lost(response) if response.check is None else ""
-    change = "" if response.check is None else part_check(response).change
-    said = [_unlikely(response), change, _least(response), lost, _unexplained(response)]
+    said = [_least(response), lost, _unexplained(response)]
     return list(filter(None, [*said, _cut(response)]))
 
 

@@ -47,6 +47,7 @@ class RemovalCheck:
             one is explained, and of a prompt without ``contrast``, for which no classes compete.
         changing_alone (tuple of int): Numbers of the parts without each of which alone the prediction changes, as far
             as they were removed alone.
+        changing_sets (int): Number of sets of as many parts that were removed, and change the prediction.
         changed_decision (str): The class that is predicted without ``changing``; empty without any.
         changed_probability (float or None): Its probability.
     """
@@ -68,6 +69,7 @@ class RemovalCheck:
     decision_probability: float | None = None
     changing: tuple[int, ...] = ()
     changing_alone: tuple[int, ...] = ()
+    changing_sets: int = 0
     changed_decision: str = ""
     changed_probability: float | None = None
 

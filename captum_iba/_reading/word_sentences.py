@@ -33,6 +33,20 @@ def answer(attribution: ExplainedText) -> str:
 
 
 def _answer(attribution: ExplainedText) -> list[str]:
+    return list(filter(None, [_knows_no_word(attribution), *_said_of_words(attribution)]))
+
+
+def _knows_no_word(attribution: ExplainedText) -> str:
+    """That the tokenizer knows no word of the text; else empty."""
+    unknown = {token.word for token in attribution.tokens if token.unknown}
+    words = [i for i, word in enumerate(attribution.words) if not is_punctuation(word.word)]
+    if not words or not unknown.issuperset(words):
+        return ""
+    token = next(token.token for token in attribution.tokens if token.unknown)
+    return f"The tokenizer knows no word of this text: the model reads {token} for each."
+
+
+def _said_of_words(attribution: ExplainedText) -> list[str]:
     check, none_leads = attribution.check, _none_leads(attribution)
     if check is None:
         return [none_leads] if none_leads else _without_check(attribution)
@@ -81,6 +95,8 @@ def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
         return ""
     halfway = (check.probability + check.without_leading) / 2
     count = next((n for n, row in enumerate(leading, 1) if row.without_so_far <= halfway), len(leading))
+    if {row.number for row in leading[:count]} == {*check.changing}:
+        return ""  # the sentence about these has the number of the other class
     if count > len(leading) // 2:
         if len(leading) <= _MANY:
             return ""
@@ -159,6 +175,8 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
             f'"{word}" ({place})' if copies[word] > 1 else f'"{word}"'
             for word, place in zip(words, places, strict=True)
         ],
+        marks=marks,
+        n_alone=sum(row.is_deleted for of in ranked_words(attribution) for row in of),
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
         shares=attribution.shares,
     )

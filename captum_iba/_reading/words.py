@@ -13,7 +13,7 @@ from captum_iba._reading.order import count_leading, has_neutral_statistics, imp
 from captum_iba._reading.places import is_punctuation, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import MATTERS_ALONE, RAISES_ALONE, SPEAKS_AGAINST, ListedPart, bar_of
-from captum_iba._reading.thresholds import NOTICEABLE, is_much_lower, rises_much
+from captum_iba._reading.thresholds import NOTICEABLE, matters_alone, rises_much
 from captum_iba._reading.wording import visible
 
 _AGAINST, _BESIDE = 3, 10  # words against the target, and others, that are listed
@@ -135,7 +135,7 @@ def _with_relations(
         is_needed = i in leading and (row.effect > 0 or after.get(i, 0.0) > 0)
         if rises_much(whole, row.without) and not is_needed:
             relation = SPEAKS_AGAINST
-        elif check is not None and i in alone and is_much_lower(check.probability, row.without, strongest):
+        elif check is not None and i in alone and matters_alone(check, i, row.without, strongest):
             relation = MATTERS_ALONE
         elif i in leading and row.without >= whole + NOTICEABLE:
             relation = RAISES_ALONE

@@ -343,6 +343,8 @@ class KeptWork:
     def _say(self) -> None:
         if self.total == 1:
             note(f"the {self._what.removesuffix('s')} is being {self._done}", self._quiet)
+        elif not self._finished:  # a batch is finished as a whole
+            note(f"{self.total or ''} {self._what} are being {self._done}".strip(), self._quiet)
         else:
             note(f"{self._count} {self._done}", self._quiet)
 

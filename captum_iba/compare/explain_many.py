@@ -245,7 +245,7 @@ def explain_texts(
     else:  # of entity="all" any number for a text
         results = [one for number in range(len(batches)) for one in found[number]]
     if not results and not n_failed:
-        raise NoEntityError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
+        raise NoEntityError("entity: the model predicts no entity in any of the texts; give a word (word, --word)")
     warn_of_lost_predictions(results)
     return results
 

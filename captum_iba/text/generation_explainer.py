@@ -320,13 +320,14 @@ class GenerationExplainer:
         )
         per_token_probability = float((rows[0] * found.probabilities.log()).sum().exp())
         if per_token_probability < UNLIKELY:
-            is_raw = bool(getattr(self.tokenizer, "chat_template", None))
-            is_raw = is_raw and not any(token in read.text for token in self.tokenizer.all_special_tokens)
+            is_raw = not any(token in read.text for token in self.tokenizer.all_special_tokens)
+            has_template = bool(getattr(self.tokenizer, "chat_template", None))
             warn_user(
                 f"response: the model gives {text[start:end]!r} {format_probability(per_token_probability)} per token, "
-                "and would hardly say it; many responses begin with a space, which belongs to them"
+                "and would hardly say it"
+                + "; many responses begin with a space, which belongs to them" * (is_raw and not text[:1].isspace())
                 + "; the tokenizer has a chat template, which a prompt of messages goes through"
-                * is_raw
+                * (is_raw and has_template)
             )
         # The granularity of the bottleneck is always "token"; that of the result is its parts'.
         of_bottleneck = {name: value for name, value in asdict(settings).items() if name != "granularity"}

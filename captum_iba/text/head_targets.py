@@ -214,7 +214,7 @@ def _tokens(
         replace(item, about=replace(item.about, text_number=i)) for i in range(len(encoded)) for item in found[i]
     ]
     if not results:
-        raise NoEntityError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
+        raise NoEntityError("entity: the model predicts no entity in any of the texts; give a word (word, --word)")
     return results
 
 
@@ -367,7 +367,7 @@ def _chosen_entities(text: EncodedText, entities: list[list[int]], wanted: Any, 
     there = f"it predicts {', '.join(spelled[:_LISTED])}" if spelled else "it predicts none there"
     if wanted == "all":
         if not entities and count == 1:
-            raise NoEntityError(f"entity is 'all', and the model predicts no entity in texts[{i}]; expected a word")
+            raise NoEntityError(f"entity: the model predicts no entity in texts[{i}]; give a word (word, --word)")
         return entities
     if isinstance(wanted, str):
         numbers = [number for number, one in enumerate(spelled) if one.casefold() == wanted.strip().casefold()]

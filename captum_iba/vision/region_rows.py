@@ -132,9 +132,10 @@ def further_terms(image: RemovedRegions) -> Legend:
     """What rows and columns are of, with the size of the image before the transform, and average activations."""
     terms, (height, width) = {}, image.regions.shape
     if any("rows" in row.place for row in (*image.rows, *image.other_rows)):
-        terms["rows, columns"] = f"of the model's input, {height} x {width} pixels"
+        terms["rows, columns"] = f"of the model's input, {width} x {height} pixels"
         if image.original_size not in (None, (height, width)):
-            terms["rows, columns"] += "; before the transform {} x {}".format(*image.original_size or ())
+            rows, columns = image.original_size or (height, width)
+            terms["rows, columns"] += f"; before the transform {columns} wide and {rows} high"
     if AVERAGES in f"{image.answer} {image.remark()}".lower():
         terms[AVERAGES] = OF_IMAGES
     return terms

@@ -116,7 +116,7 @@ def _resized(attribution: DrawableImage) -> str:
     original, (height, width) = attribution.original_size, attribution.regions.shape
     if original is None or original == (height, width):
         return ""
-    return f": {height} x {width} pixels (before the transform {original[0]} x {original[1]})"
+    return f": {width} x {height} pixels (before the transform {original[1]} wide and {original[0]} high)"
 
 
 def _data(pixels: Pixels) -> str:

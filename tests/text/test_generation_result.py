@@ -656,7 +656,7 @@ def test_the_parts_that_change_a_choice_are_told(explainer):
     name = one.parts[0].text.strip()
     told = replace(one, check=replace(one.check, leading=(0, 1)))
     assert part_check(told).change == f'Without "{name}" alone the model prefers "b" (73.1%).'
-    assert f'Without "{name}" alone the model prefers "b" (73.1%).' in told.notes
+    assert f'Without "{name}" alone the model prefers "b" (73.1%).' in told.answer
     by_two = replace(one, check=replace(one.check, leading=(0, 1, 2), changing=(1, 2)))
     fewest, alone = part_check(by_two).change.split(" Without ")
     assert fewest.startswith("The fewest parts found that change the choice: ") and fewest.endswith(

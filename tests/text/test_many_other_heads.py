@@ -48,7 +48,7 @@ def test_texts_without_an_entity_have_no_result_and_errors_number_the_text(entit
     monkeypatch.setattr("captum_iba.text.head_targets.predicted_entities", one_entity)
     (result,) = many(entities, TEXTS, entity="all")
     assert result.explained.text_number == 1
-    with pytest.raises(ValueError, match="entity is 'all', and the model predicts no entity in any of the texts"):
+    with pytest.raises(ValueError, match="entity: the model predicts no entity in any of the texts"):
         many(entities, [text for text in TEXTS if "dull" not in text], entity="all")
     with pytest.raises(ValueError, match=re.escape("word is 'plot', which is no word of texts[3]")):
         many(entities, TEXTS, word=[0, 0, 0, "plot", 0])

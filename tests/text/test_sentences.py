@@ -486,6 +486,9 @@ def test_the_fewest_words_that_change_the_prediction_are_named_where_they_are_no
     assert said(3) == 'Without "word 3" alone the model predicts negative (60.0%).'
     few = 'The fewest words found that change the prediction: "word 2" and "word 3" (negative 60.0%).'
     assert said(2, 3) == few
+    others = replace(check, changing=(2, 3), changing_sets=3)
+    found = CheckSentences(others, 2, 20, "the probability", spelled=spelled).change
+    assert found == f"{few[:-1]}; 2 other sets of as many do, too."
     assert said(*range(9)).endswith('"word 7" and "word 8" (negative 60.0%).')
     assert said(*range(14)).endswith('"word 11" and 2 more (negative 60.0%).')
     in_order = replace(check, leading=tuple(range(9, -1, -1)), changing=tuple(range(4, 10)))
@@ -539,7 +542,10 @@ def test_a_single_word_that_does_as_much_makes_a_verdict_weak():
     check = DeletionCheck(1, 0.746, 0.225, 0.7, 0.6, 8, lowest_random=0.211)
     row = CheckRow(0.211, '"people" (word 4)')
     said = CheckSentences(check, 1, 9, "the probability", names=("upset",), other=row)
-    assert said.title == "Check of the leading word: weakly confirmed, because another word alone does as much"
+    assert (
+        said.title
+        == "Check of the leading word: weakly confirmed, because another word alone takes as much of the probability"
+    )
     assert said.answer == 'Without "upset" the probability falls from 74.6% to 22.5%.'
     assert said.rows[2].what == 'without another word (mean of 8, the lowest 21.1%: "people" (word 4))'
     assert len(said.rows) == 4  # it is not named twice
@@ -636,3 +642,42 @@ def test_an_answer_of_many_leading_words_begins_with_the_few_that_change_the_pre
 
 def by_rank_of(count):
     return tuple(0.88 for _ in range(count))
+
+
+def test_a_text_of_which_the_tokenizer_knows_no_word_says_so_first():
+    """Five [UNK] were "positive 99.0%", and the last line said that they are unknown."""
+    known = attribution("a b .")
+    unknown = replace(
+        known, tokens=tuple(replace(t, token="[UNK]", unknown=not t.special and t.word < 2) for t in known.tokens)
+    )
+    said = "The tokenizer knows no word of this text: the model reads [UNK] for each."
+    assert unknown.answer.startswith(said) and said not in known.answer
+    one = replace(known, tokens=tuple(replace(t, unknown=t.word == 1) for t in known.tokens))
+    assert "knows no word" not in one.answer
+
+
+def test_the_first_words_and_those_that_change_the_prediction_are_told_once():
+    """The same five words had 49.2% of one class, and 50.8% of the other, in two sentences."""
+    order = tuple(range(8))
+    left = (0.85, 0.8, 0.7, 0.6, 0.492, 0.4, 0.3, 0.2)
+    check = DeletionCheck(8, 0.9, 0.2, 0.88, 0.89, 10, leading=order, changed_decision="b", changed_probability=0.508)
+    result = attribution(
+        " ".join("abcdefghijklmnopqrst"), check=check, target_probability=0.9, removal_order=order, without_first=left
+    )
+    assert "Without the first 5 leading words it is 49.2%." in result.answer
+    same = replace(result, check=replace(check, changing=(0, 1, 2, 3, 4)))
+    assert "49.2%" not in same.answer and "(b 50.8%)" in same.answer
+
+
+def test_single_words_that_change_the_prediction_are_labelled_and_counted():
+    """Four words were counted, and the list had three; five of sixteen were punctuation marks."""
+    check = DeletionCheck(1, 0.9, 0.1, 0.88, 0.89, 10, leading=(0,), changing=(0,), changing_alone=(0, 2, 3, 4, 5))
+    alone = (0.1, 0.9, 0.48, 0.47, 0.46, 0.45, 0.9, 0.9)
+    result = attribution("a b c d e . g h", check=replace(check, without_each=alone), target_probability=0.9)
+    result = replace(result, removal_order=(0,), without_first=(0.1,), effects=(2.0, *[None] * 7))
+    said = "Without any single one of 4 words and punctuation marks the prediction changes, too."
+    assert said in result.answer
+    matter = {row.number for row in ranked_words(result)[1] if row.relation == "matters alone"}
+    assert matter == {2, 3, 4, 5} and str(result).count("matters alone") >= 4
+    some = replace(result, check=replace(result.check, without_each=(*alone[:6], None, None)))
+    assert said[:-1] + " (6 of 8 were deleted alone)." in some.answer

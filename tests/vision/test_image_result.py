@@ -180,7 +180,9 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     assert "and the model predicts cat (80.0%). No verdict, because" in said.answer
     fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
     assert fewer.verdict == "weakly confirmed" and not fewer.is_pale
-    assert "weakly confirmed, because another region alone does more than half as much\n" in str(fewer)
+    assert "weakly confirmed, because another region alone takes more than half as much of the probability\n" in str(
+        fewer
+    )
     assert "lowest 10.0%: top left (rows 0 to 3, columns 0 to 3))\n" in str(fewer)
     distinct = replace(check, without_least=0.8, without_random=0.8, lowest_random=0.7)
     alone = replace(said, check=replace(distinct, without_each=(0.7, 0.85, 0.9, 0.0)))
@@ -703,8 +705,11 @@ def test_what_a_region_adds_is_measured_from_all_leading_ones():
 def test_an_image_of_another_size_than_the_input_is_told():
     """Rows and columns are of the input: of a file of 200 x 120 pixels they are others."""
     result = replace(image_attribution(), original_size=(120, 200))
-    assert result.legend()["rows, columns"] == "of the model's input, 8 x 8 pixels; before the transform 120 x 200"
-    assert "as the model saw it: 8 x 8 pixels (before the transform 120 x 200)" in image_page([result])
+    assert (
+        result.legend()["rows, columns"]
+        == "of the model's input, 8 x 8 pixels; before the transform 200 wide and 120 high"
+    )
+    assert "as the model saw it: 8 x 8 pixels (before the transform 200 wide and 120 high)" in image_page([result])
     assert ImageAttribution.from_dict(result.to_dict()).original_size == (120, 200)
     for same in (replace(result, original_size=(8, 8)), image_attribution()):
         assert "before the transform" not in str(same) + image_page([same])

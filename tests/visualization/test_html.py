@@ -187,7 +187,7 @@ def test_percent_signs_follow_the_number():
         assert "%" in Page(page).text and not re.search(r"\s%", Page(page).text)
         said = " ".join(Page(page).text.split())
         assert "falls from 75.0% to 10.0%." in said
-        assert "40.0% without another word at random (mean of 10) 70.0% without the word with the fewest bits" in said
+        assert "40.0% without another word (mean of 10) 70.0% without the word with the fewest bits" in said
 
 
 def test_the_decision_comes_first():
