@@ -397,9 +397,9 @@ class GenerationAttribution(JsonResult):
         return answer(self)
 
     def _label(self, part: PromptPart) -> str:
-        """What lists say of a part: one that leads lowers the probability with others, also where it raises it alone.
+        """What lists say of a part: that it matters alone, or of a leading one that it raises the probability alone.
 
-        Nothing is said of a leading part where both probabilities are printed alike.
+        A leading part lowers it with others. Nothing is said of one where both probabilities are printed alike.
         """
         leads = part in self.leading
         if leads and not part.speaks_against:
