@@ -22,6 +22,7 @@ MOST_OF_DECREASE = 0.95
 N_TRIED = 16
 """Leading parts up to which it is tried how few are enough."""
 _N_FEW = 8  # leading parts that are all compared at each step of their order, and may give way to others
+_N_NAMED = 5  # leading parts, of more of which those are first that add most, where the first ones do little
 _N_COMPARED = 6  # of more leading parts, at each step
 _N_EXCHANGED = 3  # leading parts that are exchanged at most
 _N_TOGETHER = 4  # parts that lower a value together with others, and may take the place of a leading one
@@ -132,7 +133,9 @@ def leading_in_order(
         group = better_group(value, leading[:n_leading], again, n_parts, tolerance)
         if {*group} != {*leading[:n_leading]}:
             found = removal_sequence(value, group, n_parts, tolerance)
-            return list(found.parts), found.without.tolist()
+            chances = probabilities(torch.cat([values[:1], found.without]))
+            n_enough = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
+            return list(found.parts[:n_enough]), found.without[:n_enough].tolist()
     leading, without = leading[:n_leading], without[:n_leading]
     return _sorted_if_spread(value, leading, without, chances[: 1 + n_leading], n_parts)
 
@@ -141,7 +144,7 @@ def _sorted_if_spread(
     value: Callable[[Tensor], Tensor], leading: list[int], without: list[float], levels: Tensor, n_parts: int
 ) -> tuple[list[int], list[float]]:
     """The leading parts by what each adds to the others or lowers alone, if the first half does less than half."""
-    if len(leading) <= _N_FEW or 2 * float(levels[len(leading) // 2]) <= float(levels[0] + levels[-1]):
+    if len(leading) <= _N_NAMED or 2 * float(levels[len(leading) // 2]) <= float(levels[0] + levels[-1]):
         return leading, without
     whole, *alone = _values_without(value, n_parts, [(), *([i] for i in leading)]).tolist()
     with_one = value(kept_with_one(leading, n_parts)).double().tolist()

@@ -218,8 +218,8 @@ class GenerationAttribution(JsonResult):
         The others are those that were removed both alone and after the others, and of those that a check removed alone
         the ones that change the log-probability by at least as much as the least of these lowers it, or 0.1 nats. Of
         more than eight that were removed both ways only those are listed that have a bar of at least 15% of the
-        longest, and at most ten others whose removal alone takes a quarter of the probability. All that speak against
-        the response are listed. Negative effects are last, the strongest first.
+        longest, at most ten others whose removal alone takes a quarter of the probability, and those that change a
+        choice alone. All that speak against the response are listed. Negative effects are last, the strongest first.
         """
         shares = self.shares
         return [(self.parts[i], float(shares[i])) for group in self._listed for i in group]
@@ -234,7 +234,7 @@ class GenerationAttribution(JsonResult):
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
 
         def is_shown(i: int) -> bool:
-            if i in much:
+            if i in much or (self.check is not None and i in self.check.changing_alone):
                 return True
             if self.parts[i].effect is None:
                 return abs(effects[i] or 0.0) >= least or self.parts[i].speaks_against
