@@ -91,6 +91,10 @@ def test_rows_without_a_text_are_left_out_and_counted():
     Path("gap.csv").write_text(f'id,text,label\n1,"{GOOD}",positive\n2,,positive\n3,"{DULL}",positive\n', "utf-8")
     done = run("explain", *QUICK, "--file", "gap.csv", "--json", "gap.json")
     assert done.exit_code == 0 and "gap.csv: left out, because the text is blank: line 3" in done.stderr
+    # What is handed over has it, too, and so has a quiet command.
+    quiet = run("explain", *QUICK, "-q", "--file", "gap.csv", "--html", "gap.html")
+    assert "left out, because the text is blank: line 3" in quiet.stderr
+    assert "Left out, because the text is blank: line 3." in Path("gap.html").read_text("utf-8")
     of_file = run("explain", *QUICK, "--statistics-from", "gap.csv", GOOD)
     assert "gap.csv: left out, because the text is blank: line 3" in of_file.stderr, of_file.output
     assert "The gold label is not predicted for 1 of 2 texts." in done.stderr

@@ -236,13 +236,19 @@ def change_of_prediction(
     if not found:
         return {}
     alone = sorted({part for one in (*every, frozenset(found)) if len(one) == 1 for part in one})
-    changes = margin(kept_without([[part] for part in alone], n_parts)) < 0
-    chances = probabilities(kept_without([found], n_parts))[0]
+    decisions = probabilities(kept_without([[part] for part in alone], n_parts)).argmax(1).tolist() if alone else []
+    changed = [(part, labels(of)) for part, of in zip(alone, decisions, strict=True) if of != predicted]
+    whole, chances = probabilities(kept_without([(), found], n_parts))
+    others = whole.clone()
+    others[predicted] = -math.inf
     as_many = [part for part in {*every, frozenset(found)} if len(part) == len(found)]
     return {
         "changing": tuple(found),
         "changing_sets": int((margin(kept_without(as_many, n_parts)) < 0).sum()),
-        "changing_alone": tuple(part for part, is_changed in zip(alone, changes.tolist(), strict=True) if is_changed),
+        "changing_alone": tuple(part for part, _ in changed),
+        "changed_alone": tuple(label for _, label in changed),
+        "second_decision": labels(int(others.argmax())),
+        "second_probability": float(others.max()),
         "changed_decision": labels(int(chances.argmax())),
         "changed_probability": float(chances.max()),
     }

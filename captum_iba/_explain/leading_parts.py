@@ -74,7 +74,7 @@ def leading_in_order(
     most ``tolerance`` to the others, and they are put in the order of their removal
     (:func:`captum_iba.metrics.removal_sequence`). With ``search`` up to eight give way to as many others without which
     the value is lower. With ``probabilities`` they end where the probability has fallen by 95%; as many parts as are
-    left are searched for once more. Where more than eight lead and the first half of them does less than half, none of
+    left are searched for once more. Where more than five lead and the first half of them does less than half, none of
     them is the first to matter: they are sorted by what each adds to the others, or lowers alone if that is more.
 
     Args:

@@ -151,7 +151,7 @@ class CheckSentences:
         check = self.check
         if not check.changing or not self.spelled:
             return ""
-        told = (check.changing, check.leading)  # of a single leading word the first sentence says it
+        told = (check.changing, check.leading if self.n_leading else ())  # of one that leads the first sentence says it
         others, alone = [i for i in check.changing_alone if (i,) not in told], ""
         if len(others) > _FEW_ALONE:
             n_leading = len({*others} & {*check.leading})
@@ -159,11 +159,11 @@ class CheckSentences:
             which = f", {lead} of them leading," if n_leading else ""
             kinds = self._kinds if any(self.marks[i] for i in others if self.marks) else f"{self.noun}s"
             tried = f" ({self.n_alone} of {self.n_words} were deleted alone)" * (0 < self.n_alone < self.n_words)
-            alone = f"Without any single one of {len(others)} {kinds}{which} the {self._choice} changes, too{tried}."
+            alone = f"Each of {len(others)} {kinds}{which} changes the {self._choice} alone, too{tried}."
         elif others:
             these = " alone, or without ".join(self.spelled[i] for i in others)
-            alone = f"Without {these} alone, the {self._choice} changes, too."
-        fewest = "" if {*check.changing} == {*check.leading} else self._fewest
+            alone = f"Without {these} alone, the {self._choice} changes, too{self._to_other_classes}."
+        fewest = "" if self.n_leading and {*check.changing} == {*check.leading} else self._fewest
         return f"{fewest} {alone}".strip()
 
     @property
@@ -179,9 +179,20 @@ class CheckSentences:
         if len(named) > _NAMED and {*check.changing} == {*check.leading[: len(named)]}:
             these = f"the first {len(named)} leading {self.noun}s"
         as_many = check.changing_sets - 1
-        others = f"; {as_many} other set{'s' * (as_many > 1)} of as many {'do' if as_many > 1 else 'does'}, too"
+        others = (
+            f"; at least {as_many} other set{'s' * (as_many > 1)} of as many {'do' if as_many > 1 else 'does'}, too"
+        )
         said = f"The fewest {self.noun}s found that change the {self._choice}: {these} ({decision} {chance})"
         return f"{said}{others * (as_many > 0)}."
+
+    @property
+    def _to_other_classes(self) -> str:
+        """To which classes single words change the prediction, where they are others than those told."""
+        check = self.check
+        told = {check.changed_decision, check.decision}
+        pairs = zip(check.changing_alone, check.changed_alone, strict=False)
+        classes = dict.fromkeys(printable(to) for i, to in pairs if (i,) != check.changing)
+        return f", to {enumerated(list(classes))}" if not told.issuperset(classes) or len(classes) > 1 else ""
 
     @property
     def _choice(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from captum_iba._reading.check_sentences import MOST_LEAD, ONLY_ONE, summary
 from captum_iba._reading.decision import is_predicted
@@ -130,8 +131,11 @@ def _adds_little(attribution: ExplainedText) -> bool:
     return known and is_unexplained(attribution.target_probability, attribution.closed_probability)
 
 
-def verdicts(attributions: Sequence[ExplainedText]) -> str:
-    """What the checks of several texts say together, in one line; empty of fewer than two checks."""
+def verdicts(attributions: Sequence[ExplainedText], ids: Sequence[Any] | None = None) -> str:
+    """What the checks of several texts say together, in one line; empty of fewer than two checks.
+
+    Texts are named by their ``ids``. Default: their numbers from 1.
+    """
     if sum(item.check is not None for item in attributions) < 2:
         return ""
     lost = [
@@ -143,21 +147,22 @@ def verdicts(attributions: Sequence[ExplainedText]) -> str:
     checks = [None if item.check is None else word_check(item) for item in attributions]
     sentences = [summary(checks, "" if all(item.explained is None for item in attributions) else "explanation")]
     if unexplained:
-        named = _numbered(unexplained)
+        named = _numbered(unexplained, ids)
         its = "their" if len(unexplained) > 1 else "its"
-        sentences.append(
-            f"With average activations in place of {named}, the model gives {its} class nearly as high a probability."
-        )
+        gives = f"the model gives {its} class nearly as high a probability, or a higher one"
+        sentences.append(f"With average activations in place of {named}, {gives}.")
     if lost:
         bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"
-        sentences.append(f"In {_numbered(lost)} the mask removed too much, so {bits}.")
+        sentences.append(f"In {_numbered(lost, ids)} the mask removed too much, so {bits}.")
     return " ".join(sentences)
 
 
-def _numbered(numbers: Sequence[int]) -> str:
-    """Texts by their numbers: "text 4", "texts 1, 3 and 2 more"."""
-    named = enumerated(list(map(str, numbers[:_NAMED])), max(0, len(numbers) - _NAMED))
-    return f"text{'s' * (len(numbers) > 1)} {named}"
+def _numbered(numbers: Sequence[int], ids: Sequence[Any] | None) -> str:
+    """Texts by their numbers, "text 4", "texts 1, 3 and 2 more", or by their ids: "line 9"."""
+    names = [str(number if ids is None else ids[number - 1]) for number in numbers[:_NAMED]]
+    named = enumerated(names, max(0, len(numbers) - _NAMED))
+    has_unit = ids is not None and all(name.startswith("line ") for name in names)
+    return named if has_unit else f"text{'s' * (len(numbers) > 1)} {named}"
 
 
 def not_judged(attribution: ExplainedText) -> str:

@@ -47,6 +47,9 @@ class RemovalCheck:
             one is explained, and of a prompt without ``contrast``, for which no classes compete.
         changing_alone (tuple of int): Numbers of the parts without each of which alone the prediction changes, as far
             as they were removed alone.
+        changed_alone (tuple of str): The class that is predicted without each of these.
+        second_decision (str): The second most probable class, with all parts; empty where ``changing`` is.
+        second_probability (float or None): Its probability.
         changing_sets (int): Number of sets of as many parts that were removed, and change the prediction.
         changed_decision (str): The class that is predicted without ``changing``; empty without any.
         changed_probability (float or None): Its probability.
@@ -70,6 +73,9 @@ class RemovalCheck:
     changing: tuple[int, ...] = ()
     changing_alone: tuple[int, ...] = ()
     changing_sets: int = 0
+    changed_alone: tuple[str, ...] = ()
+    second_decision: str = ""
+    second_probability: float | None = None
     changed_decision: str = ""
     changed_probability: float | None = None
 

@@ -16,11 +16,11 @@ from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MANY_BITS, MOST, SAME
-from captum_iba._reading.wording import enumerated, format_probability, quantity, visible
+from captum_iba._reading.wording import enumerated, format_probability, printable, quantity, visible
 from captum_iba._reading.words import ranked_words
 
 _MOST_OPPOSING, _NAMED, _MANY = 3, 5, 8
-_UNDECIDED = 0.55  # of a predicted class
+_UNDECIDED = 0.1  # more than the second class has
 
 
 def answer(attribution: ExplainedText) -> str:
@@ -55,7 +55,9 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
     if is_nearly_undecided(attribution):
-        sentences.append(f"The model is nearly undecided, at {format_probability(check.probability)}.")
+        second = f"{printable(check.second_decision)} {format_probability(check.second_probability or 0.0)}"
+        first = f"{attribution.target_label} {format_probability(check.probability)}"
+        sentences.append(f"The model is nearly undecided: {first}, {second}.")
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if only_together(attribution) or _is_much_deleted(attribution, check):
@@ -74,11 +76,13 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
 
 
 def is_nearly_undecided(attribution: ExplainedText) -> bool:
-    """Whether the predicted class has at most 55%, and a word that does not lead changes the prediction alone."""
+    """Whether the second class has nearly as much, and a word that does not lead changes the prediction alone."""
     check = attribution.check
-    if check is None or not is_predicted(attribution) or attribution.explained is not None:
+    if check is None or check.second_probability is None or attribution.explained is not None:
         return False
-    return check.probability <= _UNDECIDED and not {*check.changing_alone} <= {*check.leading}
+    return check.probability - check.second_probability <= _UNDECIDED and not {*check.changing_alone} <= {
+        *check.leading
+    }
 
 
 def _is_much_deleted(attribution: ExplainedText, check: DeletionCheck) -> bool:

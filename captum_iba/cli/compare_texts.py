@@ -88,7 +88,7 @@ def compare_texts(
 
             chosen_methods(names, {name: find_method(name).function for name in names})
             read = read_columns(file, text_column, pair_column)
-            note_blank(read, file, quiet)
+            note_blank(read, file)
             texts, pairs = read.first, read.second
             if not texts:
                 raise typer.BadParameter(f"--file: no text in {file}.")

@@ -62,6 +62,7 @@ from captum_iba.cli.text_files import (
     counted_from_one,
     gold_labels,
     has_columns,
+    left_out,
     naming_arguments,
     note_blank,
     note_single_words,
@@ -237,7 +238,7 @@ def explain(
         if statistics is None and preset is not BottleneckPreset.as_released:
             find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
-        note_blank(read, file or "-", quiet)
+        note_blank(read, file or "-")
         gold = gold_labels(read, explainer.classifier.labels, quiet)
         head = explainer.classifier.head
         options = HeadOptions(word or [], entity or [], question or [], mask, choice or [], tolerance)
@@ -298,7 +299,7 @@ def explain(
             json_file,
             details,
             quiet,
-            failures.introduction,
+            " ".join(filter(None, [left_out(read), failures.introduction])),
         )
         failures.exit(work.total)
 
@@ -454,7 +455,7 @@ def _deliver(
         show=lambda: _show(results, scores, read.ids, names, known, details, quiet),
         quiet=quiet,
     )
-    for said in filter(None, (missed_labels(results, names, known), verdicts(results))):
+    for said in filter(None, (missed_labels(results, names, known), verdicts(results, read.ids))):
         note(said, quiet)
 
 

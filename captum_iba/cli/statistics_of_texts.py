@@ -32,7 +32,7 @@ def find_statistics(
         # The columns are those of --file, if this file has columns at all.
         columns = columns if has_columns(str(source)) else (None, None)
         read = read_columns(str(source), *columns, option="--statistics-from")
-        note_blank(read, str(source), quiet)
+        note_blank(read, str(source))
         texts, pairs = read.first, read.second
         count = len(texts)
         if count > _TEXTS_OF_STATISTICS:

@@ -197,13 +197,20 @@ def refuse_rows(source: str, problems: Sequence[tuple[str, str]]) -> None:
     raise ValueError(f"{source}: {row} {problem}{more}.")
 
 
-def note_blank(read: FileOfTexts, source: str, quiet: bool) -> None:
-    """Say which rows of a table are left out, because they have no text."""
+def left_out(read: FileOfTexts) -> str:
+    """A sentence on the rows that are left out, because they have no text; else empty."""
     from captum_iba._reading.wording import enumerated
 
-    if read.blank:
-        rows = enumerated(list(read.blank[:_NAMED]), max(0, len(read.blank) - _NAMED))
-        note(f"{source}: left out, because the text is blank: {rows}", quiet)
+    if not read.blank:
+        return ""
+    rows = enumerated(list(read.blank[:_NAMED]), max(0, len(read.blank) - _NAMED))
+    return f"Left out, because the text is blank: {rows}."
+
+
+def note_blank(read: FileOfTexts, source: str) -> None:
+    """Say which rows of a table are left out, also of a quiet command: they are in no output."""
+    if said := left_out(read):
+        note(f"{source}: {said[0].lower()}{said[1:-1]}", False)
 
 
 def gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> LabelNames | None:

@@ -263,7 +263,7 @@ def token_page(
         ),
         models=list(dict.fromkeys(item.model for item in attributions if item.model)),
         has_gold=gold_labels is not None,
-        verdicts=verdicts(attributions),
+        verdicts=verdicts(attributions, ids),
         of_all=[] if len(attributions) < 2 else _said_of_all(attributions),
         missed_labels=missed_labels(attributions, gold_labels, labels),
         possible_verdicts=VERDICTS,

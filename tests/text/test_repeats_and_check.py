@@ -506,7 +506,7 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
         assert any("With average activations in place" in sentence for sentence in one.sentences) == (said is not None)
         page = token_page([one, one])
         text = "With average activations in place of texts 1 and 2, the model gives their class nearly as high a "
-        text += "probability."
+        text += "probability, or a higher one."
         # Where the answer says so, it is not said again.
         agreed = token_page([replace(one, check=replace(one.check, without_leading=0.74))] * 2)
         assert (text in agreed) == (said is not None) and text not in page

@@ -10,6 +10,7 @@ import pytest
 from captum_iba._reading import codes
 from captum_iba._reading.check_sentences import VERDICTS, CheckRow, CheckSentences
 from captum_iba._reading.codes import by_code, findings
+from captum_iba._reading.findings import _numbered, verdicts
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.removal_check import DeletionCheck
@@ -488,7 +489,7 @@ def test_the_fewest_words_that_change_the_prediction_are_named_where_they_are_no
     assert said(2, 3) == few
     others = replace(check, changing=(2, 3), changing_sets=3)
     found = CheckSentences(others, 2, 20, "the probability", spelled=spelled).change
-    assert found == f"{few[:-1]}; 2 other sets of as many do, too."
+    assert found == f"{few[:-1]}; at least 2 other sets of as many do, too."
     assert said(*range(9)).endswith('"word 7" and "word 8" (negative 60.0%).')
     assert said(*range(14)).endswith('"word 11" and 2 more (negative 60.0%).')
     in_order = replace(check, leading=tuple(range(9, -1, -1)), changing=tuple(range(4, 10)))
@@ -499,11 +500,11 @@ def test_the_fewest_words_that_change_the_prediction_are_named_where_they_are_no
     assert found == 'Without "word 5" alone, or without "word 7" alone, the prediction changes, too.'
     many = replace(others, changing_alone=(3, 5, 7, 8, 9))  # eight clauses stood in an answer
     found = CheckSentences(many, 1, 20, "the probability", spelled=spelled).change
-    assert found == "Without any single one of 4 words the prediction changes, too."
+    assert found == "Each of 4 words changes the prediction alone, too."
     # "Any one of 7 other words" had three leading ones among them.
     some = replace(many, leading=(3, 7), changing=(2,), changing_alone=(2, 3, 5, 7, 8))
     found = CheckSentences(some, 2, 20, "the probability", spelled=spelled).change
-    assert found.endswith("Without any single one of 4 words, 2 of them leading, the prediction changes, too.")
+    assert found.endswith("Each of 4 words, 2 of them leading, changes the prediction alone, too.")
     # The first sentence says it of a single leading word.
     alone = replace(check, leading=(3,), changing=(5,), changing_alone=(3, 5, 7))
     assert '"word 3"' not in CheckSentences(alone, 1, 20, "the probability", spelled=spelled).change
@@ -512,17 +513,48 @@ def test_the_fewest_words_that_change_the_prediction_are_named_where_they_are_no
 def test_a_prediction_that_single_other_words_change_at_half_is_nearly_undecided():
     """It was "confirmed" at 51.3%, as one at 98%, where 8 single words changed the class."""
     text, order = "a b c d e f g h i", (1, 2)
-    check = DeletionCheck(2, 0.53, 0.2, 0.5, 0.52, 10, leading=order, changing_alone=(1, 4))
+    second = {"second_decision": "negative", "second_probability": 0.47}
+    check = DeletionCheck(2, 0.53, 0.2, 0.5, 0.52, 10, leading=order, changing_alone=(1, 4), **second)
     result = attribution(text, check=check, target_probability=0.53, removal_order=order, without_first=(0.4, 0.2))
     result = replace(result, effects=(0.1,) * 9)
-    said = "The model is nearly undecided, at 53.0%."
+    said = "The model is nearly undecided: positive 53.0%, negative 47.0%."
     assert said in result.answer and "nearly_undecided" in findings(result)
     assert verdict(result) == "confirmed"
-    sure = replace(result, check=replace(check, probability=0.6), target_probability=0.6)
+    # 50.7% was "nearly undecided" where the second of three classes had 27.1%.
+    sure = replace(result, check=replace(check, second_probability=0.27))
     led = replace(result, check=replace(check, changing_alone=(1, 2)))
-    other = replace(result, predicted=0, predicted_label="negative")
+    other = replace(result, check=replace(check, second_decision="", second_probability=None))
     for one in (sure, led, other):
         assert "undecided" not in one.answer and "nearly_undecided" not in findings(one)
+
+
+def test_the_class_that_single_words_change_to_is_told_where_it_is_another():
+    check = DeletionCheck(1, 0.6, 0.1, 0.5, 0.5, 9, leading=(0,), changing=(0,), changing_alone=(0, 2))
+    check = replace(check, decision="b", changed_decision="b", changed_alone=("b", "c"))
+    said = CheckSentences(check, 1, 9, "the probability", spelled=[f'"{i}"' for i in range(9)])
+    assert said.change == 'Without "2" alone, the prediction changes, too, to c.'
+    same = replace(said, check=replace(check, changed_alone=("b", "b")))
+    assert same.change == 'Without "2" alone, the prediction changes, too.'
+
+
+def test_what_changes_the_prediction_is_told_where_no_word_leads():
+    """JSON had it, and the answer was "This text lowers it."."""
+    check = DeletionCheck(1, 0.52, 0.49, 0.5, 0.5, 9, leading=(3,), changing=(3,), changing_alone=(3,))
+    check = replace(check, changed_decision="negative", changed_probability=0.51)
+    said = CheckSentences(check, 0, 9, "the probability", spelled=[f'"{i}"' for i in range(9)])
+    assert said.change == 'Without "3" alone the model predicts negative (51.0%).'
+    assert replace(said, n_leading=1).change == ""
+
+
+def test_texts_are_named_by_the_lines_of_their_file():
+    """The page named text 8, which was the row labelled line 10; line 8 was another text."""
+    low = attribution("a b c", closed_probability=0.74, masked_probability=0.75)
+    checked = replace(low, check=DeletionCheck(1, 0.75, 0.2, 0.7, 0.7, 9), removal_order=(0,), without_first=(0.2,))
+    checked = replace(checked, effects=(1.0, None, None))
+    plain, named = verdicts([checked] * 2), verdicts([checked] * 2, ["line 2", "line 10"])
+    assert "of texts 1 and 2," in plain or "average" not in plain
+    assert ("in place of line 2 and line 10," in named) == ("in place of texts 1 and 2," in plain)
+    assert _numbered([2], ["line 2", "line 10"]) == "line 10" and _numbered([2], ["a", "b"]) == "text b"
 
 
 @pytest.mark.parametrize(("least", "random", "rises"), [(0.68, 0.592, True), (0.68, 0.64, False), (0.6, 0.5, False)])
@@ -675,7 +707,7 @@ def test_single_words_that_change_the_prediction_are_labelled_and_counted():
     alone = (0.1, 0.9, 0.48, 0.47, 0.46, 0.45, 0.9, 0.9)
     result = attribution("a b c d e . g h", check=replace(check, without_each=alone), target_probability=0.9)
     result = replace(result, removal_order=(0,), without_first=(0.1,), effects=(2.0, *[None] * 7))
-    said = "Without any single one of 4 words and punctuation marks the prediction changes, too."
+    said = "Each of 4 words and punctuation marks changes the prediction alone, too."
     assert said in result.answer
     matter = {row.number for row in ranked_words(result)[1] if row.relation == "matters alone"}
     assert matter == {2, 3, 4, 5} and str(result).count("matters alone") >= 4
