@@ -460,7 +460,8 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     assert sorted(result.scores) == list(range(len(result.parts))) and result.scores.argmax() in leaders
     first = result.rows[0]
     assert first.without == pytest.approx(result.probability * math.exp(-result.parts[first.number].effect_alone))
-    assert str(result).splitlines()[3].split()[0] == format_probability(first.without)
+    below = str(result).split("\nwithout it", 1)[1].splitlines()[1]
+    assert below.split()[0] == format_probability(first.without)
     drops = prompt_degradation(removal, result.scores, [len(helpful)]).drops
     assert drops == pytest.approx(
         removal(
