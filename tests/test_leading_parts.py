@@ -3,11 +3,12 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from captum_iba._explain.check import Attempt, Progress, with_check
-from captum_iba._explain.leading_parts import GroupSearch, larger_group, leading_in_order, values_in_turn
+from captum_iba._explain.leading_parts import GroupSearch, larger_group, leading_in_order
 from captum_iba.metrics.part_removal import kept_without
 
 
@@ -24,7 +25,7 @@ def test_a_larger_group_is_nearly_the_best_of_its_size(seed):
     whole = float(value(torch.ones(1, n_parts, dtype=torch.bool)))
     found = larger_group(value, range(n_parts), 0.4 * whole, n_parts, tolerance=0.05)
     assert 2 <= len(found) == len({*found}) <= n_parts // 2
-    left = values_in_turn(value, found, n_parts)
+    _, left = leading_in_order(value, np.arange(n_parts), 0, 0.05, known=found)
     assert left[-1] <= 0.4 * whole + 0.2 * (whole - left[-1]) and left == sorted(left, reverse=True)
     every = list(itertools.combinations(range(n_parts), len(found)))
     best = float(value(kept_without(every, n_parts)).min())
@@ -108,9 +109,7 @@ def test_leading_parts_end_where_the_probability_has_fallen_also_after_an_exchan
         together = 3.0 * removed[:, 0] * removed[:, 4]
         return 2.0 - removed @ weights - together
 
-    found, without = leading_in_order(
-        value, torch.arange(5).numpy(), 4, 0.1, GroupSearch([4]), probabilities=torch.sigmoid
-    )
+    found, without = leading_in_order(value, np.arange(5), 4, 0.1, GroupSearch([4]), probabilities=torch.sigmoid)
     chances = [1 / (1 + math.exp(-x)) for x in (2.0, *without)]
     assert {0, 4} <= {*found}
     assert chances[0] - chances[-2] < 0.95 * (chances[0] - chances[-1])

@@ -65,6 +65,7 @@ def leading_in_order(
     n_tried: int = N_TRIED,
     n_parts: int | None = None,
     probabilities: Callable[[Tensor], Tensor] | None = None,
+    known: Sequence[int] = (),
 ) -> tuple[list[int], list[float]]:
     """
     As few of the first parts of an order as are enough, in the order of their removal.
@@ -87,6 +88,8 @@ def leading_in_order(
         n_parts (int, optional): Number of all parts, P. Default: all can be removed.
         probabilities (Callable, optional): Function of values, (N,), that returns their probabilities, (N,), where the
             value is a logarithm of it: that falls on where the probability has nothing more to lose. Default: None.
+        known (sequence of int): Numbers of the leading parts in their order, if they are known: nothing is searched.
+            Default: none.
 
     Returns:
         tuple: Numbers of the leading parts, and the value without the first k of them, for k up to ``n_tried``.
@@ -98,6 +101,8 @@ def leading_in_order(
         ([0, 2], [1.0, 0.0])
     """
     n_tried, n_parts = min(n_leading, n_tried), len(order) if n_parts is None else n_parts
+    if known:
+        return list(known), _values_in_turn(value, known, n_parts)
     values = value(_kept_without_first(order, n_tried, n_parts)).double()
     if search is not None and len(search.pairs) > 2:  # never are all parts removed
         best, lowest = _best_few(value, search.pairs, float(values[0]), n_parts)
@@ -151,7 +156,7 @@ def _sorted_if_spread(
     added = [of_one - without[-1] for of_one in with_one]
     largest = [max(whole - one, of_others) for one, of_others in zip(alone, added, strict=True)]
     order = [leading[at] for at in sorted(range(len(leading)), key=lambda at: -largest[at])]
-    return order, values_in_turn(value, order, n_parts)
+    return order, _values_in_turn(value, order, n_parts)
 
 
 def better_group(
@@ -277,7 +282,7 @@ def larger_group(
     return list(removal_sequence(value, groups[0], n_parts, tolerance).parts)
 
 
-def values_in_turn(value: Callable[[Tensor], Tensor], leading: Sequence[int], n_parts: int) -> list[float]:
+def _values_in_turn(value: Callable[[Tensor], Tensor], leading: Sequence[int], n_parts: int) -> list[float]:
     """The value without the first k of the leading parts, for k from 1, float64."""
     return _values_without(value, n_parts, [leading[:k] for k in range(1, len(leading) + 1)]).tolist()
 

@@ -11,12 +11,11 @@ from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import SPEAKS_AGAINST
-from captum_iba._reading.thresholds import LARGE_DROP, MOST, NEARLY_AS_MUCH, is_lost, is_unexplained
+from captum_iba._reading.thresholds import LARGE_DROP, MOST, NEARLY_ALL, NEARLY_AS_MUCH, is_lost, is_unexplained
 from captum_iba._reading.wording import brief, capitalized, format_probability, printable
 from captum_iba._reading.wording import visible as with_symbols
 
 _NAMED = 3
-_MOST = 0.8  # of the decrease without the leading parts, that the first of them do
 _CANCEL = "The parts for and against the response cancel out"
 _DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
@@ -157,7 +156,7 @@ def _without_the_first(response: ExplainedResponse, check: PromptCheck) -> str:
     n_leading, first = len(response.leading), check.without_first
     if 2 * n_leading <= len(response.parts) or len(first) != n_leading:
         return ""
-    enough = check.probability - _MOST * (check.probability - check.without_leading)
+    enough = check.probability - NEARLY_ALL * (check.probability - check.without_leading)
     count = next((n for n, left in enumerate(first, 1) if left <= enough), n_leading)
     if count == n_leading:
         return ""

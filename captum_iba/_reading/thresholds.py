@@ -6,6 +6,8 @@ import math
 
 from captum_iba._reading.removal_check import RemovalCheck
 
+NEARLY_ALL = 0.8
+"""Of the decrease without the leading parts of a prompt, at which the first of them are enough."""
 N_RANDOM = 10
 """Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
 ALL_DELETED_ALONE = 60

@@ -86,15 +86,9 @@ def _attributions(
     overrides: SettingsOverrides,
 ) -> list[TextAttribution]:
     name, granularity, settings = resolve_text_settings(preset, overrides)
-    # Neutral statistics are those of single texts, or of pairs.
-    of_pairs = [i for i, text in enumerate(task.encoded) if is_pair(text.text, text.pair)]
-    others = [i for i in range(len(task.encoded)) if i not in {*of_pairs}]
-    found: dict[int, TextAttribution] = {}
-    for paired, own in ((False, others), (True, of_pairs)):
-        if not own and task.encoded:
-            continue
-        bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings, paired)
-        attributions = bottleneck.explain(
+
+    def explained(own: Sequence[int], paired: bool) -> list[TextAttribution]:
+        return _bottleneck(task, task.layer if layer is None else layer, name, settings, paired).explain(
             [task.encoded[i] for i in own],
             [task.targets[i] for i in own],
             settings,
@@ -103,10 +97,16 @@ def _attributions(
             seed=task.seed,
             batch_size=max(1, task.batch_size // (settings.samples_per_step * settings.rows_per_sample)),
             internal_batch_size=task.batch_size,
-            on_text=lambda number, own=own: task.on_text(own[number]),  # type: ignore[misc]
+            on_text=lambda number: task.on_text(own[number]),
             explained=None if task.explained is None else [task.explained[i] for i in own],
         )
-        found.update(zip(own, attributions, strict=True))
+
+    # Neutral statistics are those of single texts, or of pairs.
+    of_pairs = [i for i, text in enumerate(task.encoded) if is_pair(text.text, text.pair)]
+    others = [i for i in range(len(task.encoded)) if i not in {*of_pairs}]
+    found = dict(zip(others, explained(others, paired=False), strict=True)) if others or not of_pairs else {}
+    if of_pairs:
+        found |= zip(of_pairs, explained(of_pairs, paired=True), strict=True)
     return [found[i] for i in range(len(task.encoded))]
 
 

@@ -24,9 +24,9 @@ from captum_iba._explain.leading_parts import (
     kept_with_one,
     leading_in_order,
     most_without_one,
-    values_in_turn,
 )
 from captum_iba._reading.removal_check import PromptCheck
+from captum_iba._reading.thresholds import NEARLY_ALL
 from captum_iba.metrics.part_removal import removal_effects
 from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.prompt_part_removal import CachedPromptRemoval, ChoiceRemoval
@@ -36,7 +36,6 @@ _N_ALONE = 40  # parts of a prompt up to which a check removes each alone
 _N_PAIRED = 10  # parts of a prompt of which all pairs are tried
 _LARGEST, _LARGEST_OF_MANY = 6, 4  # parts of the groups that are built, of such a prompt and of longer ones
 _N_CANDIDATES = 8  # parts that are tried in place of a leading one
-_MOST = 0.8  # of the decrease without the leading parts, for which half of all parts are enough
 _HALF = 0.5  # of the probability of a choice: the model prefers the response
 _ADDS = 0.1  # nats that a leading part adds to the others at least
 _MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
@@ -169,16 +168,15 @@ def check_by_removal(
         is_tiny = len(order) <= _N_PAIRED
         largest, pairs = (_LARGEST, tried) if is_tiny else (_LARGEST_OF_MANY, ())
         groups = GroupSearch(helping, tried, _N_CANDIDATES, largest=largest, pairs=pairs)
-    if known:
-        leading, first = list(known), values_in_turn(removal, known, len(order))
-    else:
-        leading, first = leading_in_order(removal, order, n_leading, _ADDS, groups, probabilities=removal.probabilities)
+    leading, first = leading_in_order(
+        removal, order, n_leading, _ADDS, groups, probabilities=removal.probabilities, known=known
+    )
     chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
     n_half = len(order) // 2
     if not known and 1 <= n_half < len(leading) and len(chances) == len(leading):
         # Half of all parts can be compared with as many others.
         whole = float(removal.probabilities(removal(_whole(result)).double()))
-        if whole - float(chances[n_half - 1]) >= _MOST * (whole - float(chances[-1])):
+        if whole - float(chances[n_half - 1]) >= NEARLY_ALL * (whole - float(chances[-1])):
             leading = leading[:n_half]
 
     def probabilities(kept: Kept) -> list[float]:

@@ -26,7 +26,6 @@ from captum_iba._explain.leading_parts import (
     larger_group,
     leading_in_order,
     most_without_one,
-    values_in_turn,
 )
 from captum_iba._reading.mask_state import is_improbable
 from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
@@ -122,19 +121,17 @@ def rerank_by_removal(
     if groups is not None and len(order) <= _N_PAIRED:
         others = [*helping, *(i for i in order.tolist() if i not in helping)]
         groups = groups._replace(others=others, n_begun=len(others), pairs=order.tolist())
-    if known:
-        leading, values = list(known), values_in_turn(log_odds, known, len(own))
-    else:
-        leading, values = leading_in_order(
-            log_odds,
-            order,
-            len(helping),
-            _adds(removal),
-            groups,
-            n_tried=len(helping),
-            n_parts=len(own),
-            probabilities=None if is_value else torch.sigmoid,
-        )
+    leading, values = leading_in_order(
+        log_odds,
+        order,
+        len(helping),
+        _adds(removal),
+        groups,
+        n_tried=len(helping),
+        n_parts=len(own),
+        probabilities=None if is_value else torch.sigmoid,
+        known=known,
+    )
     if not leading:
         return found
     if unmeasured := [i for i in leading if i not in effects]:

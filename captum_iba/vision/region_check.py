@@ -25,7 +25,6 @@ from captum_iba._explain.leading_parts import (
     kept_with_one,
     leading_in_order,
     most_without_one,
-    values_in_turn,
 )
 from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.thresholds import N_RANDOM
@@ -139,10 +138,7 @@ def check_by_removal(
     is_small = n_regions <= _N_ALONE
     tried = order.tolist() if is_small else ()
     groups = GroupSearch(helping, tried, n_begun=_N_BEGUN, enough=MOST_OF_DECREASE) if search and helping else None
-    if known:
-        leading, first = list(known), values_in_turn(cached, known, n_regions)
-    else:
-        leading, first = _leading(cached, order, len(result.measured or result.leading), groups)
+    leading, first = _leading(cached, order, len(result.measured or result.leading), groups, known)
 
     def probabilities(kept: Kept) -> list[float]:
         return list(cached(torch.from_numpy(kept)).tolist())
@@ -209,10 +205,14 @@ def leading_by_removal(
 
 
 def _leading(
-    probability: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int, groups: GroupSearch | None
+    probability: Callable[[Tensor], Tensor],
+    order: npt.NDArray[np.intp],
+    n_leading: int,
+    groups: GroupSearch | None,
+    known: Sequence[int] = (),
 ) -> tuple[list[int], list[float]]:
     n_leading = min(n_leading, max(1, len(order) - 1))  # never are all regions removed
-    return leading_in_order(probability, order, n_leading, _ADDS, groups)
+    return leading_in_order(probability, order, n_leading, _ADDS, groups, known=known)
 
 
 def _without_others(
