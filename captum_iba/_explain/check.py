@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from captum_iba._explain.leading_parts import fewest_to_change
+from captum_iba._reading.removal_check import PredictionChange
 from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import kept_without
 
@@ -206,8 +207,8 @@ def change_of_prediction(
     predicted: int,
     labels: Callable[[int], str],
     n_parts: int,
-) -> dict[str, Any]:
-    """The fewest parts without which a model predicts another class, and this class: fields of a :class:`RemovalCheck`.
+) -> PredictionChange | None:
+    """The fewest parts without which a model predicts another class; None where no set that was removed changes it.
 
     Args:
         probabilities (Callable): Function of the kept parts, (rows, P) booleans, that returns the probabilities of the
@@ -221,37 +222,37 @@ def change_of_prediction(
 
         >>> def probabilities(kept): return torch.where(kept[:, :1], torch.tensor([0.75, 0.25]), torch.tensor([0, 1.0]))
         >>> found = change_of_prediction(probabilities, [frozenset({0, 1})], 0, "ab".__getitem__, n_parts=4)
-        >>> found["changing"], found["changed_decision"], found["changed_probability"], found["changing_sets"]
-        ((0,), 'b', 1.0, 1)
+        >>> found.parts, found.decision, found.probability, found.n_sets, found.alone
+        ((0,), 'b', 1.0, 1, ((0, 'b'),))
     """
 
     def margin(kept: Tensor) -> Tensor:
         chances = probabilities(kept)
+        return chances[:, predicted] - _others(chances).amax(1)
+
+    def _others(chances: Tensor) -> Tensor:
         others = chances.clone()
         others[:, predicted] = -math.inf
-        return chances[:, predicted] - others.amax(1)
+        return others
 
     every = list(tried)
     found = fewest_to_change(margin, every, n_parts)
     if not found:
-        return {}
-    alone = sorted({part for one in (*every, frozenset(found)) if len(one) == 1 for part in one})
-    decisions = probabilities(kept_without([[part] for part in alone], n_parts)).argmax(1).tolist() if alone else []
-    changed = [(part, labels(of)) for part, of in zip(alone, decisions, strict=True) if of != predicted]
-    whole, chances = probabilities(kept_without([(), found], n_parts))
-    others = whole.clone()
-    others[predicted] = -math.inf
-    as_many = [part for part in {*every, frozenset(found)} if len(part) == len(found)]
-    return {
-        "changing": tuple(found),
-        "changing_sets": int((margin(kept_without(as_many, n_parts)) < 0).sum()),
-        "changing_alone": tuple(part for part, _ in changed),
-        "changed_alone": tuple(label for _, label in changed),
-        "second_decision": labels(int(others.argmax())),
-        "second_probability": float(others.max()),
-        "changed_decision": labels(int(chances.argmax())),
-        "changed_probability": float(chances.max()),
-    }
+        return None
+    sets = {*every, frozenset(found)}
+    alone = sorted(part for one in sets if len(one) == 1 for part in one)
+    chances = probabilities(kept_without([(), found, *([part] for part in alone)], n_parts))
+    second, decision, *of_alone = [int(chances_of.argmax()) for chances_of in (_others(chances[:1]), *chances[1:])]
+    as_many = [one for one in sets if len(one) == len(found)]
+    return PredictionChange(
+        tuple(found),
+        labels(decision),
+        float(chances[1].max()),
+        int((margin(kept_without(as_many, n_parts)) < 0).sum()),
+        tuple((part, labels(of)) for part, of in zip(alone, of_alone, strict=True) if of != predicted),
+        labels(second),
+        float(_others(chances[:1]).max()),
+    )
 
 
 def kept_in_check(

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from captum_iba._reading.removal_check import RemovalCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, fraction_left
-from captum_iba._reading.wording import capitalized, enumerated, format_probability, printable, quantity
+from captum_iba._reading.wording import capitalized, enumerated, format_probability, quantity
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
-_NAMED, _MOST_NAMED, _FEW_ALONE = 5, 12, 3
+_NAMED = 5
 _MANY = 8  # leading words, of which the number is told
 _CHANGES = 0.02  # of a probability without the words with the fewest bits, which are named then
 _TIE = 0.1  # nats of log-odds, within which two words are equal
@@ -144,59 +144,6 @@ class CheckSentences:
             why = f"{most} {self.noun}s lead{counted}{', so that too few others are left' * (most != 'all')}"
             sentence += f". Not compared with others, because {why}"
         return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat]))
-
-    @property
-    def change(self) -> str:
-        """The fewest words that change the prediction, where they are not the leading ones; else empty."""
-        check = self.check
-        if not check.changing or not self.spelled:
-            return ""
-        told = (check.changing, check.leading if self.n_leading else ())  # of one that leads the first sentence says it
-        others, alone = [i for i in check.changing_alone if (i,) not in told], ""
-        if len(others) > _FEW_ALONE:
-            n_leading = len({*others} & {*check.leading})
-            lead = "all" if n_leading == len(others) else n_leading
-            which = f", {lead} of them leading," if n_leading else ""
-            kinds = self._kinds if any(self.marks[i] for i in others if self.marks) else f"{self.noun}s"
-            tried = f" ({self.n_alone} of {self.n_words} were deleted alone)" * (0 < self.n_alone < self.n_words)
-            alone = f"Each of {len(others)} {kinds}{which} changes the {self._choice} alone, too{tried}."
-        elif others:
-            these = " alone, or without ".join(self.spelled[i] for i in others)
-            alone = f"Without {these} alone, the {self._choice} changes, too{self._to_other_classes}."
-        fewest = "" if self.n_leading and {*check.changing} == {*check.leading} else self._fewest
-        return f"{fewest} {alone}".strip()
-
-    @property
-    def _fewest(self) -> str:
-        """The fewest words that change the prediction."""
-        check = self.check
-        named = [self.spelled[i] for i in check.changing]
-        decision, chance = printable(check.changed_decision), format_probability(check.changed_probability or 0.0)
-        if len(named) == 1:
-            predicts = f'prefers "{decision}"' if self.noun == "part" else f"predicts {decision}"
-            return f"Without {named[0]} alone the model {predicts} ({chance})."
-        these = enumerated(named[:_MOST_NAMED], max(len(named) - _MOST_NAMED, 0))
-        if len(named) > _NAMED and {*check.changing} == {*check.leading[: len(named)]}:
-            these = f"the first {len(named)} leading {self.noun}s"
-        as_many = check.changing_sets - 1
-        others = (
-            f"; at least {as_many} other set{'s' * (as_many > 1)} of as many {'do' if as_many > 1 else 'does'}, too"
-        )
-        said = f"The fewest {self.noun}s found that change the {self._choice}: {these} ({decision} {chance})"
-        return f"{said}{others * (as_many > 0)}."
-
-    @property
-    def _to_other_classes(self) -> str:
-        """To which classes single words change the prediction, where they are others than those told."""
-        check = self.check
-        told = {check.changed_decision, check.decision}
-        pairs = zip(check.changing_alone, check.changed_alone, strict=False)
-        classes = dict.fromkeys(printable(to) for i, to in pairs if (i,) != check.changing)
-        return f", to {enumerated(list(classes))}" if not told.issuperset(classes) or len(classes) > 1 else ""
-
-    @property
-    def _choice(self) -> str:
-        return "choice" if self.noun == "part" else "prediction"
 
     @property
     def title(self) -> str:
@@ -374,7 +321,7 @@ class CheckSentences:
                 others = f"{more} other" if more > 1 else "another"
                 following = f"the {more} next" if more > 1 else "the next"
                 quoted.append(f"{others} leading {words}" if self.n_leading else f"{following} {words} by bits")
-            of_all = f" ({self.n_leading} of {self.n_words} {self._kinds})" * (self.n_leading > _MANY)
+            of_all = f" ({self.n_leading} of {self.n_words} {self.kinds})" * (self.n_leading > _MANY)
             return enumerated(quoted) + of_all + f", the only {self.noun}," * (self.n_words == 1)
         return self._leading_by_number
 
@@ -389,7 +336,7 @@ class CheckSentences:
         return f"the {self._several('leading {}s')}"
 
     @property
-    def _kinds(self) -> str:
+    def kinds(self) -> str:
         return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
 
     def _which_copies(self, name: str, place: str, count: int, where: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from captum_iba._reading.change_sentences import change_sentence
 from captum_iba._reading.check_sentences import CONFIRMING, CheckRow, CheckSentences
 from captum_iba._reading.decision import predicted_beside
 from captum_iba._reading.mask_sentences import averages_sentence, unexplained
@@ -148,7 +149,7 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
     sentences = [check_sentences(image, check).answer]
     if only_together(image, check):
         sentences.append(f"None of them alone lowers {quantity(_measured(image))} by 1% of its value.")
-    sentences.append(check_sentences(image, check).change)
+    sentences.append(change_sentence(check_sentences(image, check)))
     sentences.append(f"{capitalized(others)}." if others else "")
     is_kept = check.decision == image.target_label and not image.is_improbable and check.changes_pixels
     if is_kept and 0 < len(image.measured) < image.n_regions:

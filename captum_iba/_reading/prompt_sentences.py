@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
+from captum_iba._reading.change_sentences import change_sentence
 from captum_iba._reading.check_sentences import CheckSentences, lowest_alone
 from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
@@ -33,7 +34,7 @@ def answer(response: ExplainedResponse) -> str:
     """
     said, wholes = "" if response.check is None else part_check(response).answer, _whole_responses(response)
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
-    change = "" if response.check is None else part_check(response).change
+    change = "" if response.check is None else change_sentence(part_check(response))
     return " ".join(filter(None, [*sentences, change, _unlikely(response), SYSTEM * bool(response.system)]))
 
 

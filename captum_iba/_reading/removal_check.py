@@ -19,6 +19,40 @@ _EARLIER_NAMES = {"n_words": "n_removed", "n_parts": "n_removed", "n_regions": "
 
 
 @dataclass(frozen=True)
+class PredictionChange:
+    """The fewest parts of an input without which a model predicts another class, among the sets that were removed.
+
+    Attributes:
+        parts (tuple of int): Their numbers.
+        decision (str): The class that is predicted without them.
+        probability (float): Its probability.
+        n_sets (int): Number of sets of as many parts that were removed, and change the prediction. Default: 1.
+        alone (tuple of (int, str)): Number of each part without which alone the prediction changes, as far as it was
+            removed alone, and the class that is predicted then. Default: none is known.
+        second_decision (str): The second most probable class, with all parts. Default: "", not known.
+        second_probability (float): Its probability. Default: 0.0.
+    """
+
+    parts: tuple[int, ...]
+    decision: str
+    probability: float
+    n_sets: int = 1
+    alone: tuple[tuple[int, str], ...] = ()
+    second_decision: str = ""
+    second_probability: float = 0.0
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """What :func:`dataclasses.asdict` gave, also after JSON.
+
+        Raises:
+            TypeError: A field is missing, or unknown.
+        """
+        alone = tuple((int(part), str(decision)) for part, decision in content.get("alone", ()))
+        return cls(**{**content, "parts": tuple(content["parts"]), "alone": alone})
+
+
+@dataclass(frozen=True)
 class RemovalCheck:
     """Probability of what is explained without some parts of the input: the degradation test of one attribution.
 
@@ -42,17 +76,9 @@ class RemovalCheck:
         decision (str): The most probable class without the leading parts; empty where the model chooses no class, and
             for several labels at once.
         decision_probability (float or None): Its probability.
-        changing (tuple of int): Numbers of the fewest parts without which the model predicts another class, among the
-            sets that were removed. Empty if none of them changes the prediction, if another class than the predicted
-            one is explained, and of a prompt without ``contrast``, for which no classes compete.
-        changing_alone (tuple of int): Numbers of the parts without each of which alone the prediction changes, as far
-            as they were removed alone.
-        changed_alone (tuple of str): The class that is predicted without each of these.
-        second_decision (str): The second most probable class, with all parts; empty where ``changing`` is.
-        second_probability (float or None): Its probability.
-        changing_sets (int): Number of sets of as many parts that were removed, and change the prediction.
-        changed_decision (str): The class that is predicted without ``changing``; empty without any.
-        changed_probability (float or None): Its probability.
+        change (PredictionChange or None): What changes the prediction. None if no set of parts that was removed changes
+            it, if another class than the predicted one is explained, and of a prompt without ``contrast``, for which no
+            classes compete.
     """
 
     n_removed: int
@@ -70,14 +96,11 @@ class RemovalCheck:
     lowest_set: tuple[int, ...] = ()
     decision: str = ""
     decision_probability: float | None = None
-    changing: tuple[int, ...] = ()
-    changing_alone: tuple[int, ...] = ()
-    changing_sets: int = 0
-    changed_alone: tuple[str, ...] = ()
-    second_decision: str = ""
-    second_probability: float | None = None
-    changed_decision: str = ""
-    changed_probability: float | None = None
+    change: PredictionChange | None = None
+
+    def changes_alone(self, number: int) -> bool:
+        """Whether the prediction changes without this part alone, as far as that is known."""
+        return self.change is not None and number in dict(self.change.alone)
 
     @property
     def added(self) -> npt.NDArray[np.float64]:
@@ -109,6 +132,8 @@ class RemovalCheck:
         values = {_EARLIER_NAMES.get(name, name): value for name, value in content.items()}
         if (without_all := values.pop("without_all_leading", None)) is not None:  # an earlier name, too
             values["without_leading"] = without_all
+        if values.get("change") is not None:
+            values["change"] = PredictionChange.from_dict(values["change"])
         names = {item.name for item in dataclasses.fields(cls)} & values.keys()
         known: dict[str, Any] = {
             name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in names

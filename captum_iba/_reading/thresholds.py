@@ -86,7 +86,7 @@ def is_much_lower(probability: float, without: float, strongest: float = 0.0) ->
 
 def matters_alone(check: RemovalCheck, number: int, without: float, strongest: float = 0.0) -> bool:
     """Whether a part changes the prediction alone, or much of the probability is lost (:func:`is_much_lower`)."""
-    return number in check.changing_alone or is_much_lower(check.probability, without, strongest)
+    return check.changes_alone(number) or is_much_lower(check.probability, without, strongest)
 
 
 def keeps_little(probability: float, masked: float, closed: float) -> bool:

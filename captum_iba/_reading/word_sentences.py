@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from captum_iba._reading.change_sentences import change_sentence
 from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences, lowest_alone
 from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.mask_sentences import averages_sentence
@@ -55,7 +56,8 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
     if is_nearly_undecided(attribution):
-        second = f"{printable(check.second_decision)} {format_probability(check.second_probability or 0.0)}"
+        assert check.change is not None
+        second = f"{printable(check.change.second_decision)} {format_probability(check.change.second_probability)}"
         first = f"{attribution.target_label} {format_probability(check.probability)}"
         sentences.append(f"The model is nearly undecided: {first}, {second}.")
     if only_together(attribution):
@@ -63,10 +65,8 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
     if only_together(attribution) or _is_much_deleted(attribution, check):
         sentences.append("The text that is left may be unlike those that the model was trained on.")
     n_leading = len(ranked_words(attribution)[0])
-    if said.change and n_leading > _MANY and 2 * len(check.changing) <= n_leading:
-        sentences.insert(0, said.change)  # the few say more than the many
-    else:
-        sentences.append(said.change)
+    few = check.change is not None and n_leading > _MANY and 2 * len(check.change.parts) <= n_leading
+    sentences.insert(0 if few else len(sentences), change_sentence(said))  # the few say more than the many
     if not is_predicted(attribution):
         sentences.append(_against(attribution))
         if is_improbable(attribution) and attribution.target != attribution.predicted:
@@ -78,11 +78,10 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
 def is_nearly_undecided(attribution: ExplainedText) -> bool:
     """Whether the second class has nearly as much, and a word that does not lead changes the prediction alone."""
     check = attribution.check
-    if check is None or check.second_probability is None or attribution.explained is not None:
+    if check is None or check.change is None or attribution.explained is not None:
         return False
-    return check.probability - check.second_probability <= _UNDECIDED and not {*check.changing_alone} <= {
-        *check.leading
-    }
+    alone = dict(check.change.alone).keys()
+    return check.probability - check.change.second_probability <= _UNDECIDED and not alone <= {*check.leading}
 
 
 def _is_much_deleted(attribution: ExplainedText, check: DeletionCheck) -> bool:
@@ -99,13 +98,13 @@ def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
         return ""
     halfway = (check.probability + check.without_leading) / 2
     count = next((n for n, row in enumerate(leading, 1) if row.without_so_far <= halfway), len(leading))
-    if {row.number for row in leading[:count]} == {*check.changing}:
+    if check.change is not None and {row.number for row in leading[:count]} == {*check.change.parts}:
         return ""  # the sentence about these has the number of the other class
     if count > len(leading) // 2:
         if len(leading) <= _MANY:
             return ""
         spread = "What decides is spread over many words"
-        if check.changing:  # the sentence about these has a number, too
+        if check.change is not None:  # the sentence about these has a number, too
             return f"{spread}."
         chance = format_probability(leading[count - 1].without_so_far)
         return f"{spread}: without the first {count} of them it is {chance}."

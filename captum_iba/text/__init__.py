@@ -7,7 +7,7 @@
     >>> print(explainer.explain("A wonderful film."))
 """
 
-from captum_iba._reading.removal_check import DeletionCheck, PromptCheck, RemovalCheck
+from captum_iba._reading.removal_check import DeletionCheck, PredictionChange, PromptCheck, RemovalCheck
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer
@@ -29,6 +29,7 @@ __all__ = [
     "GenerationAttribution",
     "GenerationExplainer",
     "LLMInformationBottleneckAttribution",
+    "PredictionChange",
     "PromptCheck",
     "PromptPart",
     "RemovalCheck",

@@ -234,7 +234,7 @@ class GenerationAttribution(JsonResult):
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
 
         def is_shown(i: int) -> bool:
-            if i in much or (self.check is not None and i in self.check.changing_alone):
+            if i in much or (self.check is not None and self.check.changes_alone(i)):
                 return True
             if self.parts[i].effect is None:
                 return abs(effects[i] or 0.0) >= least or self.parts[i].speaks_against

@@ -105,7 +105,7 @@ def with_check_by_removal(
 
     responses = (found.response.strip(), found.contrast.strip())
     change = change_of_prediction(chances, removal.tried, 0, responses.__getitem__, len(found.parts))
-    return replace(found, check=replace(found.check, **change))
+    return replace(found, check=replace(found.check, change=change))
 
 
 def _progress(result: GenerationAttribution) -> Progress | None:

@@ -223,7 +223,7 @@ def _with_change(removal: TextRemoval, attribution: TextAttribution) -> TextAttr
         classifier.labels.__getitem__,
         len(attribution.words),
     )
-    return replace(attribution, check=replace(check, **found))
+    return replace(attribution, check=replace(check, change=found))
 
 
 def _missed(attribution: TextAttribution) -> list[int]:

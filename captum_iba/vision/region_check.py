@@ -92,7 +92,7 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
         return found
     label, tried = removal.classifier.label, of_classes.tried
     change = change_of_prediction(of_classes, tried, removal.target, label, result.n_regions)
-    return replace(found, check=replace(found.check, **change))
+    return replace(found, check=replace(found.check, change=change))
 
 
 def _missed(result: ImageAttribution) -> list[int]:

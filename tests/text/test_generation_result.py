@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from captum_iba._reading.change_sentences import change_sentence
 from captum_iba._reading.prompt_sentences import part_check
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import RAISES_ALONE, SPEAKS_AGAINST
@@ -651,20 +652,21 @@ def test_the_parts_that_change_a_choice_are_told(explainer):
     result = explainer.explain(PROMPT, "a", contrast="b", **QUICK)
     one = replace(result, probability=1 / (1 + math.exp(-2.0)))
     one = with_check_by_removal(CachedPromptRemoval(KnownChoice(log_odds)), one, 8)
-    assert one.check.changing == one.check.changing_alone == (0,) and one.check.changed_decision == "b"
-    assert one.check.changed_probability == pytest.approx(1 / (1 + math.exp(-1.0)))
+    change = one.check.change
+    assert change.parts == (0,) and change.alone == ((0, "b"),) and change.decision == "b"
+    assert change.probability == pytest.approx(1 / (1 + math.exp(-1.0)))
     name = one.parts[0].text.strip()
     told = replace(one, check=replace(one.check, leading=(0, 1)))
-    assert part_check(told).change == f'Without "{name}" alone the model prefers "b" (73.1%).'
+    assert change_sentence(part_check(told)) == f'Without "{name}" alone the model prefers "b" (73.1%).'
     assert f'Without "{name}" alone the model prefers "b" (73.1%).' in told.answer
-    by_two = replace(one, check=replace(one.check, leading=(0, 1, 2), changing=(1, 2)))
-    fewest, alone = part_check(by_two).change.split(" Without ")
+    by_two = replace(one, check=replace(one.check, leading=(0, 1, 2), change=replace(change, parts=(1, 2))))
+    fewest, alone = change_sentence(part_check(by_two)).split(" Without ")
     assert fewest.startswith("The fewest parts found that change the choice: ") and fewest.endswith(
         '("b" 73.1%).'.replace('"', "")
     )
     assert alone == f'"{name}" alone, the choice changes, too.'
     given = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
-    assert given.check is None or given.check.changing == ()
+    assert given.check is None or given.check.change is None
 
 
 def test_no_leading_part_raises_a_probability_that_is_printed_alike(result):

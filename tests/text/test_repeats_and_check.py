@@ -277,14 +277,14 @@ def test_the_fewest_words_that_change_the_prediction(film_explainer):
     text = "The photography is stunning, but the story is a boring mess."
     result = film_explainer.explain(text, check=True)
     check, words = result.check, [word.word for word in result.words]
-    assert [words[i] for i in check.changing] == ["boring"] and len(check.leading) == 2
-    assert f'Without "boring" alone the model predicts positive ({check.changed_probability:.1%}).' in result.answer
+    assert [words[i] for i in check.change.parts] == ["boring"] and len(check.leading) == 2
+    assert f'Without "boring" alone the model predicts positive ({check.change.probability:.1%}).' in result.answer
     removal = TextRemoval(film_explainer.classifier, film_explainer.classifier.encode([text], [None])[0], 8)
-    (without,) = removal.probabilities([set(range(len(words))) - {*check.changing}])
-    assert check.changed_decision == film_explainer.classifier.labels[int(without.argmax())] == "positive"
-    assert check.changed_probability == pytest.approx(float(without.max()), abs=1e-6)
+    (without,) = removal.probabilities([set(range(len(words))) - {*check.change.parts}])
+    assert check.change.decision == film_explainer.classifier.labels[int(without.argmax())] == "positive"
+    assert check.change.probability == pytest.approx(float(without.max()), abs=1e-6)
     other = film_explainer.explain(text, target="positive", check=True)
-    assert other.check.changing == () and other.check.changed_probability is None  # it is not predicted
+    assert other.check.change is None  # it is not predicted
 
 
 def test_the_fewest_parts_that_change_a_prediction_among_those_that_were_removed():

@@ -148,14 +148,14 @@ def test_the_fewest_regions_that_change_the_prediction(explainer, cnn, images):
     with torch.no_grad():
         cnn.linear.bias -= cnn(image[None])[0] - torch.tensor([1e-6, 0.0, 0.0, 0.0])
     result = explainer.explain(image, check=True)
-    check, kept = result.check, torch.from_numpy(~np.isin(result.regions, result.check.changing))
+    check, kept = result.check, torch.from_numpy(~np.isin(result.regions, result.check.change.parts))
     with torch.no_grad():
         probabilities = cnn(torch.where(kept, image, image.mean((1, 2), keepdim=True))[None]).softmax(-1)[0]
-    assert len(check.changing) == 1 and result.predicted_label == "cat"
-    assert check.changed_decision == explainer.classifier.label(int(probabilities.argmax())) != "cat"
-    assert check.changed_probability == pytest.approx(float(probabilities.max()), rel=1e-4)
-    if {*check.changing} != {*check.leading}:
-        assert f"alone the model predicts {check.changed_decision}" in result.answer
+    assert len(check.change.parts) == 1 and result.predicted_label == "cat"
+    assert check.change.decision == explainer.classifier.label(int(probabilities.argmax())) != "cat"
+    assert check.change.probability == pytest.approx(float(probabilities.max()), rel=1e-4)
+    if {*check.change.parts} != {*check.leading}:
+        assert f"alone the model predicts {check.change.decision}" in result.answer
 
 
 def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
