@@ -68,6 +68,11 @@ def load(
             "as save_statistics writes it; or name the layer of the file"
         )
     files = _files(path, layers)
+    if Path(path).is_dir() and not any(file.is_file() for file in files):
+        raise FileNotFoundError(
+            f"statistics is the folder {os.fspath(path)}, which holds no statistics of the layers ({files[0].name}), "
+            "expected one that save_statistics has written"
+        )
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"statistics is {file}, which does not exist, expected a file of statistics")

@@ -14,7 +14,7 @@ from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, frac
 from captum_iba._reading.wording import capitalized, enumerated, format_probability, quantity
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
-_NAMED = 5
+_NAMED, _LISTED = 5, 8
 _MANY = 8  # leading words, of which the number is told
 _CHANGES = 0.02  # of a probability without the words with the fewest bits, which are named then
 _TIE = 0.1  # nats of log-odds, within which two words are equal
@@ -239,10 +239,13 @@ class CheckSentences:
         # A mean over the tokens of a response hardly falls: many of them follow from those before them.
         if fraction_left(self.check) > (MOST if self.noun == "part" else _HALF):
             return [f"most of {quantity(self.measured)} is left"]
+        of_color = self.without_all is not None and self.without_all >= _HALF * self.check.probability
+        blank = [f"an image of the mean color alone has more than half of {quantity(self.measured)}"] * of_color
         one = self._strong_other is not None
         take = f"another {self.noun} alone takes" if one else f"other {self.noun}s take"
         much = "as much" if self._without_any_others <= self.check.without_leading else "more than half as much"
-        return [f"{take} {much} of {quantity(self.measured)}"] if self._without_any_others < self._halfway else []
+        others = [f"{take} {much} of {quantity(self.measured)}"] if self._without_any_others < self._halfway else []
+        return [*others, *blank]
 
     @property
     def _is_least(self) -> bool:
@@ -295,7 +298,7 @@ class CheckSentences:
 
     def listed(self, numbers: Sequence[int]) -> str:
         """A few words by their numbers; empty of many, and where they are not spelled."""
-        if not numbers or len(numbers) > _NAMED or not self.spelled:
+        if not numbers or len(numbers) > _LISTED or not self.spelled:
             return ""
         return enumerated([self.spelled[i] for i in numbers])
 
@@ -329,7 +332,9 @@ class CheckSentences:
     def _leading_by_number(self) -> str:
         """The deleted words by their number."""
         if not self.n_leading:
-            name = f', "{self.names[0]}"' if self.names and self.check.n_removed == 1 else ""
+            name, leading = "", self.check.leading
+            if self.check.n_removed == 1 and (self.names or (self.spelled and leading)):
+                name = f", {self.spelled[leading[0]]}" if self.spelled and leading else f', "{self.names[0]}"'
             return f"the {self._several('{}s with the most bits')}{name}"
         if self.check.n_removed < self.n_leading:
             return f"the {self.n_leading} leading {self.noun}s"

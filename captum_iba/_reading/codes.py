@@ -7,27 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from captum_iba._reading.check_sentences import MOST_LEAD, NOT_CONFIRMED, VERDICTS, CheckSentences
+from captum_iba._reading.check_sentences import CONFIRMING, MOST_LEAD, NOT_CONFIRMED, VERDICTS, CheckSentences
 from captum_iba._reading.findings import close_words, is_uncertain, unknown_words
-from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences
+from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences, mean_color_sentence
+from captum_iba._reading.image_sentences import not_tried as regions_not_tried
 from captum_iba._reading.mask_state import is_improbable, is_lowered, lost_prediction, needs_hardly_anything
 from captum_iba._reading.prompt_sentences import (
     LEAST_PROBABILITY,
     gives_as_much,
     is_unlikely,
+    lowers_response,
     measures_disagree,
     part_check,
 )
 from captum_iba._reading.protocols import ExplainedImage, ExplainedResponse, ExplainedText
 from captum_iba._reading.region_effects import lowering
 from captum_iba._reading.region_effects import opposing as opposing_regions
-from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST
+from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.thresholds import is_lost, is_unexplained, keeps_little, lowers_it
 from captum_iba._reading.word_sentences import (
     bits_of_another,
     has_other_order,
     hidden_evidence,
     is_nearly_undecided,
+    is_undecided,
     least_effect,
     not_tried,
     opposing,
@@ -70,7 +73,7 @@ def by_code(attribution: ExplainedText) -> dict[str, bool]:
         and not is_improbable(attribution)
         and not is_lowered(attribution),
         "unexplained": _is_unexplained(attribution),
-        "nearly_undecided": is_nearly_undecided(attribution),
+        "nearly_undecided": is_nearly_undecided(attribution) or is_undecided(attribution),
         "near_tie": close_words(attribution),
         **_of_check(None if attribution.check is None else word_check(attribution)),
         "hidden_evidence": attribution.check is not None
@@ -96,17 +99,22 @@ def _is_unexplained(attribution: ExplainedText) -> bool:
 def image_findings(image: ExplainedImage) -> list[str]:
     """The codes of an explained image (:func:`findings`)."""
     check = image.check
+    said = None if check is None else check_sentences(image, check)
+    is_confirmed = said is not None and said.verdict in CONFIRMING
     return _holding(
         {
             "prediction_lost": image.lost_prediction,
             "improbable_target": image.is_improbable,
-            "hardly_anything_needed": image.needs_no_cell and not image.is_improbable,
+            "hardly_anything_needed": image.needs_no_cell and not image.is_improbable and not is_confirmed,
             "unexplained": not (image.lost_prediction or image.is_improbable)
             and is_unexplained(image.target_probability, image.closed_probability),
-            **_of_check(None if check is None else check_sentences(image, check)),
+            **_of_check(said),
+            "no_verdict": said is not None and said.doubt and not said.verdict and not image.is_improbable,
+            "mean_color": check is not None and mean_color_sentence(image, check),
             "hidden_evidence": check is not None and not image.is_improbable and lowering(image, check),
             "lowered": not image.lost_prediction and lowers_it(image.target_probability, image.closed_probability),
             "opposing_parts": check is not None and opposing_regions(check),
+            "partly_deleted": check is not None and regions_not_tried(image, check),
             "own_statistics": image.statistics == OWN_STATISTICS,
         }
     )
@@ -125,8 +133,8 @@ def prompt_findings(response: ExplainedResponse) -> list[str]:
             "unlikely_response": is_unlikely(response),
             "unexplained": not lost and gives_as_much(response),
             **_of_check(check),
-            "hidden_evidence": any(row.relation == MATTERS_ALONE for row in response.rows),
-            "lowered": not lost and gives_as_much(response) and lowers_it(probability, closed),
+            "hidden_evidence": any(row.matters_alone for row in response.rows),
+            "lowered": not lost and lowers_response(response),
             "opposing_parts": any(row.relation == SPEAKS_AGAINST for row in response.rows),
             "measures_disagree": measures_disagree(response),
             "system_not_explained": response.system,

@@ -41,13 +41,13 @@ def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
     if image.needs_no_cell and not image.is_improbable and not is_confirmed:
         return (
             f"No cell stands out: with hardly any of the information {target} has {masked}. The bits say nothing. "
-            "Look at the check, or choose an earlier layer if there is one."
+            f"{'Choose' if image.check is not None else 'Look at a check, or choose'} an earlier layer if there is one."
         )
     if image.lost_prediction and not is_confirmed:
         return (
             f"The mask removed too much: with the information in the bits alone the probability of {target} is "
-            f"{masked}, and with none of it {format_probability(closed)}. The bits may miss what decides. Look at the "
-            "check, or use a smaller beta."
+            f"{masked}, and with none of it {format_probability(closed)}. The bits may miss what decides. "
+            f"{'Use' if image.check is not None else 'Look at a check, or use'} a smaller beta."
         )
     if not is_unexplained(probability, closed):
         return ""
@@ -84,7 +84,7 @@ def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
         spelled=[f"{image.name_of(i)} ({image.place_of(i)})" for i in range(image.n_regions)],
         other=_lowest_alone(image, check),
         shares=image.shares.tolist(),
-        caveat=" ".join(filter(None, [_mean_color(image, check), _averages(image)])),
+        caveat=" ".join(filter(None, [mean_color_sentence(image, check), _averages(image)])),
     )
 
 
@@ -92,7 +92,7 @@ def _averages(image: ExplainedImage) -> str:
     return "" if image.statistics == OWN_STATISTICS else averages_sentence(image, "this image")
 
 
-def _mean_color(image: ExplainedImage, check: ImageCheck) -> str:
+def mean_color_sentence(image: ExplainedImage, check: ImageCheck) -> str:
     """That an image of the mean color alone has much of the probability, where that is no reason for no verdict."""
     blank = check.without_all
     is_much = blank is not None and check.changes_pixels and blank >= HALF * check.probability > check.without_leading
@@ -151,11 +151,17 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
         sentences.append(f"None of them alone lowers {quantity(_measured(image))} by 1% of its value.")
     sentences.append(change_sentence(check_sentences(image, check)))
     sentences.append(f"{capitalized(others)}." if others else "")
-    is_kept = check.decision == image.target_label and not image.is_improbable and check.changes_pixels
-    if is_kept and 0 < len(image.measured) < image.n_regions:
-        together = f"{len(image.measured)} of the {image.n_regions} regions were removed alone and together"
-        sentences.append(f"{together}: others may matter, too (rerank, --rerank, measures more).")
+    sentences.append(not_tried(image, check))
     return " ".join(filter(None, sentences))
+
+
+def not_tried(image: ExplainedImage, check: ImageCheck) -> str:
+    """How few regions were removed together, where the model makes the same prediction without them; else empty."""
+    is_kept = check.decision == image.target_label and not image.is_improbable and check.changes_pixels
+    if not is_kept or not 0 < len(image.measured) < image.n_regions:
+        return ""
+    together = f"{len(image.measured)} of the {image.n_regions} regions were removed alone and together"
+    return f"{together}: others may matter, too (rerank, --rerank, measures more)."
 
 
 def only_together(image: ExplainedImage, check: ImageCheck) -> bool:

@@ -6,15 +6,23 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS, CheckSentences
 from captum_iba._reading.findings import what_bits_keep
 from captum_iba._reading.mask_sentences import averages_sentence, remark
 from captum_iba._reading.mask_state import has_percentages
-from captum_iba._reading.prompt_sentences import leading_numbers, part_verdict
+from captum_iba._reading.prompt_sentences import leading_numbers, part_check, part_verdict
 from captum_iba._reading.protocols import ExplainedResponse, ExplainedText
-from captum_iba._reading.rows import MATTERS_ALONE, RAISES_ALONE, SPEAKS_AGAINST, ListedPart, is_in_turn
+from captum_iba._reading.rows import (
+    CHANGES_CHOICE,
+    CHANGES_PREDICTION,
+    MATTERS_ALONE,
+    RAISES_ALONE,
+    SPEAKS_AGAINST,
+    ListedPart,
+    is_in_turn,
+)
 from captum_iba._reading.thresholds import NOTICEABLE
-from captum_iba._reading.word_sentences import verdict
+from captum_iba._reading.word_sentences import verdict, word_check
 from captum_iba._reading.wording import capitalized, quantity
 from captum_iba._reading.words import ranked_words, standing_out
 
@@ -35,7 +43,8 @@ _HIGHER_ODDS = "without this part the odds of the choice are more than 10% highe
 _MUCH_LOWER = "does not lead; its deletion alone lowers the probability by much"
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
-    MATTERS_ALONE: f"{_MUCH_LOWER}, or changes the prediction",
+    MATTERS_ALONE: _MUCH_LOWER,
+    CHANGES_PREDICTION: "does not lead; without this word alone the model predicts another class",
     RAISES_ALONE: f"the probability is higher without this word alone, {_WITH_OTHERS}",
 }
 """What the deletions of a word say of it."""
@@ -77,6 +86,7 @@ def word_legend(attribution: ExplainedText, bits: bool = False, page: bool = Fal
         terms
         | _together_legend(leading, rows, "word")
         | verdict_legend(verdict(attribution), measured=quantity(attribution.measured))
+        | check_legend(None if attribution.check is None else word_check(attribution), "word", terms)
     )
 
 
@@ -93,11 +103,11 @@ def about_bits(attribution: ExplainedText) -> str:
 def part_labels(response: ExplainedResponse) -> Legend:
     """What the removal of a part of a prompt says of it."""
     more = _MORE_PROBABLE if response.contrast is None else _HIGHER_ODDS
-    changes = "" if response.contrast is None else ", or changes the choice"
     return {
         SPEAKS_AGAINST: more,
         RAISES_ALONE: f"leads, though {more}; {_WITH_OTHERS}",
-        MATTERS_ALONE: f"{_MUCH_LOWER}{changes}",
+        MATTERS_ALONE: _MUCH_LOWER,
+        CHANGES_CHOICE: "does not lead; without this part alone the model prefers the other response",
     }
 
 
@@ -134,7 +144,8 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
         terms
         | labels
         | _together_legend(leading, response.rows, "part")
-        | verdict_legend(part_verdict(response), what, of_part=True)
+        | verdict_legend(part_verdict(response), what, "part")
+        | check_legend(None if response.check is None else part_check(response), "part", terms)
     )
 
 
@@ -143,6 +154,13 @@ BAR_ALONE = f"decrease in the probability without this region, {_OF_LARGEST}"
 BAR_OF_SEVERAL = f"{BAR_ALONE}: solid, alone; hatched, after the other leading ones, if that is more"
 BAR_IN_ORDER = f"decrease in the probability without this region after those above it, {_OF_LARGEST}"
 """What the bars of the regions of an image are."""
+
+
+_REGION_LABELS: Legend = {
+    SPEAKS_AGAINST: "the probability is much higher without this region",
+    MATTERS_ALONE: "does not lead; its removal alone lowers the probability by more than 10 points",
+    CHANGES_PREDICTION: "does not lead; without this region alone the model predicts another class",
+}
 
 
 def region_legend(
@@ -159,8 +177,8 @@ def region_legend(
     }
     if any(row.importance > _DRAWN for row in rows):
         terms["bar"] = bar
-        if any(row.relation for row in others):
-            terms[SPEAKS_AGAINST] = "the probability is much higher without this region"
+        labels = {row.relation for row in others}
+        terms |= {label: meaning for label, meaning in _REGION_LABELS.items() if label in labels}
         if is_pale:
             terms["pale bar"] = "no check confirms the leading regions, or the class is improbable"
     return terms
@@ -201,16 +219,25 @@ def _together_legend(leading: Sequence[ListedPart], rows: Sequence[ListedPart], 
 
 
 def verdict_legend(
-    said: str, what: str = "prediction", of_part: bool = False, measured: str = "the probability"
+    said: str, what: str = "prediction", noun: str = "word", measured: str = "the probability"
 ) -> Legend:
     """What a verdict says of a prediction, a response or a choice; nothing where there is none."""
     if said == NOT_CONFIRMED:
         return {"pale bar": "the check does not confirm what leads"}
+    least = "15%" if noun == "part" else "half"
     if said == VERDICTS[1]:
-        return {said: "the probability falls without what leads; the title of the check says why that is weak evidence"}
-    least = "15%" if of_part else "half"
+        less = f"less than {least} of its value, or other {noun}s alone do more than half as much"
+        return {said: f"{measured} falls without what leads: by {less}; the title of the check says which"}
     falls = f"{measured} falls by at least {least} of its value, and twice as far as without others"
     return {said: f"{falls}: the model depends on what leads; the {what} may still be wrong"} if said else {}
+
+
+def check_legend(check: CheckSentences | None, noun: str, terms: Legend) -> Legend:
+    """What bits are, where a check speaks of them and the list does not."""
+    is_said = check is not None and any("bits" in said for said in (check.title, *(row.what for row in check.rows)))
+    if not is_said or "of the bits" in terms:
+        return {}
+    return {"bits": f"how much information of a {noun} the model needs, by noise in its layers"}
 
 
 def _steps_legend(rows: Sequence[ListedPart], meaning: str) -> Legend:

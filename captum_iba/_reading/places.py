@@ -20,6 +20,14 @@ def names_of_texts(attribution: Any) -> tuple[str, str]:
     return _TEXTS if about is None else _OF_KINDS.get(about.kind, _TEXTS)
 
 
+def explained_words(attribution: ExplainedText) -> list[int]:
+    """Numbers of the words that are explained themselves: a named entity, or an answer in its context."""
+    about = attribution.explained
+    return (
+        [] if about is None else [i for i, word in enumerate(attribution.words) if about.holds(*place_in_texts(word))]
+    )
+
+
 def is_punctuation(word: str) -> bool:
     """Whether a word has no character that is a letter, a digit or a symbol."""
     categories = map(unicodedata.category, word)

@@ -12,11 +12,20 @@ from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import SPEAKS_AGAINST
-from captum_iba._reading.thresholds import LARGE_DROP, MOST, NEARLY_ALL, NEARLY_AS_MUCH, is_lost, is_unexplained
+from captum_iba._reading.thresholds import (
+    LARGE_DROP,
+    MOST,
+    NEARLY_ALL,
+    NEARLY_AS_MUCH,
+    is_lost,
+    is_unexplained,
+    lowers_it,
+)
 from captum_iba._reading.wording import brief, capitalized, format_probability, printable
 from captum_iba._reading.wording import visible as with_symbols
 
 _NAMED = 3
+_EVEN = 0.45  # of a choice, up to one half: it prefers neither response
 _CANCEL = "The parts for and against the response cancel out"
 _DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
@@ -35,7 +44,23 @@ def answer(response: ExplainedResponse) -> str:
     said, wholes = "" if response.check is None else part_check(response).answer, _whole_responses(response)
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     change = "" if response.check is None else change_sentence(part_check(response))
-    return " ".join(filter(None, [*sentences, change, _unlikely(response), SYSTEM * bool(response.system)]))
+    lowered = _unexplained(response) if lowers_response(response) else ""
+    beside = [change, _next_to_response(response), lowered, _unlikely(response), SYSTEM * bool(response.system)]
+    return " ".join(filter(None, [*sentences, *beside]))
+
+
+def lowers_response(response: ExplainedResponse) -> bool:
+    """Whether the prompt lowers the probability that a response has with all parts masked."""
+    return gives_as_much(response) and lowers_it(response.probability, response.closed_probability)
+
+
+def _next_to_response(response: ExplainedResponse) -> str:
+    """That a leading word stands directly before the response, which may then no longer follow; else empty."""
+    last = response.parts[-1]
+    is_last = not response.prompt[last.end :].strip() and response.granularity in ("token", "word")
+    if not is_last or len(response.parts) < 2 or last not in response.leading or response.check is None:
+        return ""
+    return f"{_quoted(response, last)} stands directly before the response: without it other words may come next."
 
 
 def _preferred(response: ExplainedResponse) -> str:
@@ -46,10 +71,10 @@ def _preferred(response: ExplainedResponse) -> str:
 
 
 def _preferred_without(response: ExplainedResponse, check: PromptCheck) -> str:
-    """Which response of a choice the model prefers without the leading parts, where that is the other one; or empty."""
+    """What a model does with a choice without the leading parts, where it prefers another response; else empty."""
     if response.contrast is None or not check.without_leading < 0.5 <= response.probability:
         return ""
-    return _prefers_other(response)
+    return "is undecided" if check.without_leading >= _EVEN else _prefers_other(response)
 
 
 def _prefers_other(response: ExplainedResponse) -> str:
@@ -64,7 +89,7 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     lost = _lost(response) if response.check is None else ""
-    said = [_least(response), lost, _unexplained(response)]
+    said = [_least(response), lost, "" if lowers_response(response) else _unexplained(response)]
     return list(filter(None, [*said, _cut(response)]))
 
 

@@ -74,6 +74,11 @@ class ListedPart(NamedTuple):
         return self.is_deleted and self.importance >= VISIBLE
 
     @property
+    def matters_alone(self) -> bool:
+        """Whether it does not lead, and its removal alone lowers the probability by much or changes the prediction."""
+        return self.relation in (MATTERS_ALONE, CHANGES_PREDICTION, CHANGES_CHOICE)
+
+    @property
     def is_zero(self) -> bool:
         """Whether its percentage is shown as 0.0%, though it has a number of bits."""
         return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
@@ -112,3 +117,5 @@ RAISES_ALONE = "raises it alone"
 """What lists say of a leading part that lowers a probability with others, and raises it when it is removed alone."""
 MATTERS_ALONE = "matters alone"
 """What lists say of a word that does not lead, and whose deletion alone lowers the probability by much."""
+CHANGES_PREDICTION, CHANGES_CHOICE = "changes the prediction", "changes the choice"
+"""What lists say of a word that does not lead, and whose deletion alone changes the prediction, or a choice."""

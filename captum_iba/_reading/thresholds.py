@@ -84,11 +84,6 @@ def is_much_lower(probability: float, without: float, strongest: float = 0.0) ->
     return without <= min(MUCH * probability, probability - _SMALL)
 
 
-def matters_alone(check: RemovalCheck, number: int, without: float, strongest: float = 0.0) -> bool:
-    """Whether a part changes the prediction alone, or much of the probability is lost (:func:`is_much_lower`)."""
-    return check.changes_alone(number) or is_much_lower(check.probability, without, strongest)
-
-
 def keeps_little(probability: float, masked: float, closed: float) -> bool:
     """Whether a mask keeps less than a quarter of what an input adds to a closed one, where that is more than 0.05."""
     return closed < probability - SMALL_DROP and masked < closed + QUARTER * (probability - closed)

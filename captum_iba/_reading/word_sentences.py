@@ -15,13 +15,14 @@ from captum_iba._reading.order import ranking
 from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.removal_check import DeletionCheck
-from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
+from captum_iba._reading.rows import SPEAKS_AGAINST, ListedPart
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MANY_BITS, MOST, SAME
 from captum_iba._reading.wording import enumerated, format_probability, printable, quantity, visible
 from captum_iba._reading.words import ranked_words
 
 _MOST_OPPOSING, _NAMED, _MANY = 3, 5, 8
 _UNDECIDED = 0.1  # more than the second class has
+_LITTLE = 0.1  # of the most probable class, answer or word
 
 
 def answer(attribution: ExplainedText) -> str:
@@ -60,6 +61,8 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
         second = f"{printable(check.change.second_decision)} {format_probability(check.change.second_probability)}"
         first = f"{attribution.target_label} {format_probability(check.probability)}"
         sentences.append(f"The model is nearly undecided: {first}, {second}.")
+    if is_undecided(attribution):
+        sentences.append(f"The model is undecided: nothing has more than {format_probability(check.probability)}.")
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if only_together(attribution) or _is_much_deleted(attribution, check):
@@ -73,6 +76,14 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
             which = "most probable label" if attribution.multi_label else "predicted class"
             sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the {which}.")
     return list(filter(None, sentences))
+
+
+def is_undecided(attribution: ExplainedText) -> bool:
+    """Whether the most probable class, answer or word has less than 10%, and enough for an explanation."""
+    about, is_low = attribution.explained, attribution.target_probability < _LITTLE
+    is_one = about is None or about.kind in ("answer", "mask")  # of an entity it is a product over its words
+    is_known = is_one and not attribution.multi_label and is_predicted(attribution)
+    return is_low and is_known and not is_improbable(attribution)
 
 
 def is_nearly_undecided(attribution: ExplainedText) -> bool:
@@ -98,8 +109,8 @@ def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
         return ""
     halfway = (check.probability + check.without_leading) / 2
     count = next((n for n, row in enumerate(leading, 1) if row.without_so_far <= halfway), len(leading))
-    if check.change is not None and {row.number for row in leading[:count]} == {*check.change.parts}:
-        return ""  # the sentence about these has the number of the other class
+    # The sentence about those that change the prediction has the number of the other class.
+    is_told = check.change is not None and {row.number for row in leading[:count]} == {*check.change.parts}
     if count > len(leading) // 2:
         if len(leading) <= _MANY:
             return ""
@@ -108,6 +119,8 @@ def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
             return f"{spread}."
         chance = format_probability(leading[count - 1].without_so_far)
         return f"{spread}: without the first {count} of them it is {chance}."
+    if is_told:
+        return ""
     which = f"the first {count} leading words" if count > 1 else "the first leading word alone"
     return f"Without {which} it is {format_probability(leading[count - 1].without_so_far)}."
 
@@ -234,7 +247,7 @@ def _against(attribution: ExplainedText) -> str:
 
 def hidden_evidence(attribution: ExplainedText) -> list[ListedPart]:
     """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
-    return [row for row in ranked_words(attribution)[1] if row.relation == MATTERS_ALONE]
+    return [row for row in ranked_words(attribution)[1] if row.matters_alone]
 
 
 def least_effect(attribution: ExplainedText) -> str:

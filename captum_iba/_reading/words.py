@@ -12,8 +12,15 @@ from captum_iba._reading.mask_state import has_hardly_any_bits, has_percentages,
 from captum_iba._reading.order import count_leading, has_neutral_statistics, importance_of, ranking
 from captum_iba._reading.places import is_punctuation, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
-from captum_iba._reading.rows import MATTERS_ALONE, RAISES_ALONE, SPEAKS_AGAINST, ListedPart, bar_of
-from captum_iba._reading.thresholds import NOTICEABLE, matters_alone, rises_much
+from captum_iba._reading.rows import (
+    CHANGES_PREDICTION,
+    MATTERS_ALONE,
+    RAISES_ALONE,
+    SPEAKS_AGAINST,
+    ListedPart,
+    bar_of,
+)
+from captum_iba._reading.thresholds import NOTICEABLE, is_much_lower, rises_much
 from captum_iba._reading.wording import visible
 
 _AGAINST, _BESIDE = 3, 10  # words against the target, and others, that are listed
@@ -50,7 +57,8 @@ def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[Li
     places = word_places(attribution)
     about = attribution.explained  # is never deleted
     effects_of = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
-    so_far = dict(zip(attribution.removal_order, attribution.without_first, strict=True))
+    count = _count_listed(attribution)
+    so_far = dict(zip(attribution.removal_order, attribution.without_first, strict=True)) if count else {}
     with_bits = {token.word for token in attribution.tokens if token.bits}
     is_open = [
         about is not None and i not in with_bits and about.holds(*place_in_texts(word))
@@ -75,7 +83,6 @@ def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[Li
     order = ranking(attribution)
     for i, without in _without_each(attribution).items():
         rows[i] = rows[i]._replace(without=without)
-    count = _count_listed(attribution)
     rows = _with_relations(attribution, rows, order, count)
     rows = [row._replace(importance=color) for row, color in zip(rows, _colors(attribution, rows), strict=True)]
     # The order of words whose effect was measured does not depend on repeats.
@@ -135,7 +142,9 @@ def _with_relations(
         is_needed = i in leading and (row.effect > 0 or after.get(i, 0.0) > 0)
         if rises_much(whole, row.without) and not is_needed:
             relation = SPEAKS_AGAINST
-        elif check is not None and i in alone and matters_alone(check, i, row.without, strongest):
+        elif check is not None and i in alone and check.changes_alone(i):
+            relation = CHANGES_PREDICTION
+        elif check is not None and i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
         elif i in leading and row.without >= whole + NOTICEABLE:
             relation = RAISES_ALONE
@@ -202,7 +211,7 @@ def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> l
     strongest three against it, which are the last.
     """
     others, against = _beside(leading, rest)
-    others = _first(others, _BESIDE + sum(row.relation == MATTERS_ALONE for row in others))
+    others = _first(others, _BESIDE + sum(row.matters_alone for row in others))
     return [*others, *_first(against, _AGAINST)]
 
 
@@ -220,9 +229,9 @@ def not_listed(attribution: ExplainedText) -> str:
 def _beside(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> tuple[list[ListedPart], list[ListedPart]]:
     """The words that do not lead and stand out or matter alone, and those against the target, the most first."""
     against = sorted((row for row in rest if row.relation == SPEAKS_AGAINST), key=lambda row: -row.without)
-    others = [row for row in rest if row.relation == MATTERS_ALONE or (leading and row.stands_out)]
+    others = [row for row in rest if row.matters_alone or (leading and row.stands_out)]
     others = [row for row in others if row.relation != SPEAKS_AGAINST]
-    return sorted(others, key=lambda row: (row.relation != MATTERS_ALONE, -row.importance)), against
+    return sorted(others, key=lambda row: (not row.matters_alone, -row.importance)), against
 
 
 def _first(rows: list[ListedPart], count: int) -> list[ListedPart]:
@@ -232,7 +241,8 @@ def _first(rows: list[ListedPart], count: int) -> list[ListedPart]:
 
 
 def word_records(attribution: ExplainedText) -> list[dict[str, Any]]:
-    """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank.
+    """What a file has of each word, in the order of the text: beside its own numbers its place, share, rank and
+    label.
 
     ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
     show none, because no word has more than hardly any bits, or the mask removed too much.
@@ -240,6 +250,7 @@ def word_records(attribution: ExplainedText) -> list[dict[str, Any]]:
     order, shares, places = listed_order(attribution), attribution.shares, word_places(attribution)
     effects = attribution.effects or (None,) * len(order)
     rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution)
+    labels = {row.number: row.relation for rows in ranked_words(attribution) for row in rows}
     in_percent = has_percentages(attribution)
     return [
         {
@@ -249,6 +260,7 @@ def word_records(attribution: ExplainedText) -> list[dict[str, Any]]:
             "rank": rank[i],
             "effect": effects[i],
             "without": without.get(i),
+            "label": labels.get(i, ""),
         }
         for i, word in enumerate(attribution.words)
     ]

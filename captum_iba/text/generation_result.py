@@ -34,8 +34,16 @@ from captum_iba._reading.prompt_sentences import (
     prompt_notes,
 )
 from captum_iba._reading.removal_check import PromptCheck
-from captum_iba._reading.rows import MATTERS_ALONE, RAISES_ALONE, VISIBLE, ListedPart, bar_of, listed_name
-from captum_iba._reading.thresholds import MUCH, NO_EFFECT, matters_alone
+from captum_iba._reading.rows import (
+    CHANGES_CHOICE,
+    MATTERS_ALONE,
+    RAISES_ALONE,
+    VISIBLE,
+    ListedPart,
+    bar_of,
+    listed_name,
+)
+from captum_iba._reading.thresholds import MUCH, NO_EFFECT, is_much_lower
 from captum_iba._reading.wording import brief, format_probability
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.prompt_parts import PromptPart
@@ -406,8 +414,9 @@ class GenerationAttribution(JsonResult):
             return ""
         if not leads:
             without, check = probability_without(self, part), self.check
-            matters = check is not None and matters_alone(check, self.parts.index(part), without)
-            return MATTERS_ALONE if matters else part.label
+            if check is not None and check.changes_alone(self.parts.index(part)):
+                return CHANGES_CHOICE
+            return MATTERS_ALONE if check is not None and is_much_lower(check.probability, without) else part.label
         is_seen = format_probability(probability_without(self, part)) != format_probability(self.probability)
         return RAISES_ALONE if is_seen else ""
 

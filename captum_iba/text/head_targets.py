@@ -286,7 +286,7 @@ def _number(name: str, value: Any, count: int, i: int, text: EncodedText) -> int
         raise TypeError(f"{name} is {value!r}, expected its number{text_or}")
     if not 0 <= int(value) < count:
         lost = f"; {text.tokens_truncated} tokens were truncated" if text.tokens_truncated else ""
-        expected = (0, " to ", count - 1) if count else ("none, there is no such",)
+        expected = (0, *((" to ", count - 1) if count > 1 else ())) if count else ("none, there is no such",)
         raise NumberError(f"{name} is ", int(value), ", expected ", *expected, f", for texts[{i}]{lost}")
     return int(value)
 

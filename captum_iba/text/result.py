@@ -195,7 +195,7 @@ class TextAttribution(JsonResult):
 
     @property
     def question(self) -> str:
-        """The question that the attribution answers, for example ``"Why B-PER for Anna?"``."""
+        """The question that the attribution answers, for example ``'Why B-PER for "Anna"?'``."""
         about = self.explained
         if about is None:
             return f"Why {self.target_label}?"
@@ -397,6 +397,8 @@ class TextAttribution(JsonResult):
             "leading": [row.number for row in ranked_words(self)[0]],
         }
         content |= {"findings": self.findings, "sentences": self.sentences}
+        if self.explained is not None:
+            content["explained"]["question"] = self.question
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
@@ -440,7 +442,8 @@ class TextAttribution(JsonResult):
             if (check := content.get("check")) is not None:
                 values["check"] = DeletionCheck.from_dict(check)
             if (about := content.get("explained")) is not None:
-                values["explained"] = TextTarget(**{**about, "spans": tuple(map(tuple, about["spans"]))})
+                of_target: Any = {key: value for key, value in about.items() if key != "question"}
+                values["explained"] = TextTarget(**of_target | {"spans": tuple(map(tuple, about["spans"]))})
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

@@ -37,10 +37,12 @@ class TextTarget:
 
     @property
     def question(self) -> str:
-        """The question that the attribution answers, for example ``"Why B-PER for Anna?"``."""
+        """The question that the attribution answers, for example ``'Why B-PER for "Anna"?'``."""
         if self.kind == "answer":
             return f'Why this answer: "{self.label}"?'
-        return f"Why {self.text} = {self.label}?" if self.kind == "mask" else f"Why {self.name}?"
+        if self.kind == "mask":
+            return f"Why {self.text} = {self.label}?"
+        return f'Why {self.label} for "{self.text}"?' if self.text else f"Why {self.label}?"
 
     @property
     def name(self) -> str:

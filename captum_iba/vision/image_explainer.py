@@ -33,6 +33,7 @@ from captum_iba.vision.image_settings import (
     counts_of_measured,
     default_layers,
     lacking_statistics,
+    of_images,
     resolve_image_settings,
 )
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normalization, size_of
@@ -311,10 +312,10 @@ class ImageExplainer:
                 removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)
                 results[i] = settled(removal, result, counts[i])
         unconfirmed = [result for result in results if result.verdict not in CONFIRMING]
-        if any(result.lost_prediction for result in unconfirmed):
-            warn_user(MASK_LOST_PREDICTION, LostPredictionWarning)
-        if any(result.needs_no_cell for result in unconfirmed):
-            warn_user(NO_CELL_NEEDED)
+        if lost := [result.name for result in unconfirmed if result.lost_prediction]:
+            warn_user(of_images(MASK_LOST_PREDICTION, lost), LostPredictionWarning)
+        if needless := [result.name for result in unconfirmed if result.needs_no_cell]:
+            warn_user(of_images(NO_CELL_NEEDED, needless))
         return results[0] if one else results
 
     def inputs(self, images: Any) -> Tensor:

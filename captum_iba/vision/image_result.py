@@ -21,7 +21,7 @@ from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences
 from captum_iba._reading.codes import image_findings
 from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.image_sentences import check_answer, check_sentences, decision, remark, unchecked_answer
-from captum_iba._reading.legend import Legend, legend_lines, region_legend, verdict_legend
+from captum_iba._reading.legend import Legend, check_legend, legend_lines, region_legend, verdict_legend
 from captum_iba._reading.order import COVERED, importance_of, leading_of
 from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.rows import ListedPart
@@ -38,6 +38,7 @@ from captum_iba.vision.region_rows import (
     ninth_of,
     other_rows,
     rectangle_of,
+    region_records,
 )
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.terminal import check_lines, row_lines
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-_FORMAT = "captum-iba image/3"
+_FORMAT = "captum-iba image/4"
 _LEAST = 1e-5  # of a probability: a smaller decrease is rounding
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
@@ -268,7 +269,10 @@ class ImageAttribution(JsonResult):
     def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
         found = region_legend(self.rows, bar_meaning(self), self.is_pale, details, self.other_rows)
-        return found | further_terms(self) | (verdict_legend(self.verdict) if self.verdict in CONFIRMING else {})
+        found |= further_terms(self) | (
+            verdict_legend(self.verdict, noun="region") if self.verdict in CONFIRMING else {}
+        )
+        return found | check_legend(self.checked, "region", found)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -296,7 +300,13 @@ class ImageAttribution(JsonResult):
 
     def headline(self) -> str:
         """One line: image, class, probability and model."""
-        return " · ".join(filter(None, [printable(self.name), printable(decision(self)), printable(self.model)]))
+        return " · ".join(filter(None, [self._named(), printable(decision(self)), printable(self.model)]))
+
+    def _named(self) -> str:
+        """The name of the image, with its size before the transform if that is another one."""
+        height, width = self.original_size or self.regions.shape
+        is_resized = self.name and (height, width) != self.regions.shape
+        return printable(self.name) + f" ({width} x {height} pixels)" * bool(is_resized)
 
     def setting(self) -> str:
         """One line: layers, preset, statistics and bits."""
@@ -385,17 +395,20 @@ class ImageAttribution(JsonResult):
         return rectangle_of(self.regions == region)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain Python for JSON; the image is a PNG in base 64."""
+        """The result as plain Python for JSON, with a record of each region, and sentences.
+
+        The image is a PNG in base 64, and ``region_map`` has the number of the region of each pixel.
+        """
         content = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         content["image"] = base64.b64encode(png_bytes(self.image)).decode()
         content["layers"] = [{**dataclasses.asdict(layer), "bits": layer.bits.tolist()} for layer in self.layers]
-        content["regions"] = self.regions.tolist()
+        content["region_map"], content["regions"] = self.regions.tolist(), region_records(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         if self.check is not None:
             content["check"] = self.check.to_dict()
         content["shares"] = self.shares.tolist()
         content["total_bits"] = self.total_bits
-        content["leading"] = [{"region": i, "name": self.name_of(i), "place": self.place_of(i)} for i in self.leading]
+        content["leading"] = self.leading
         content |= {"answer": self.answer, "verdict": self.verdict}
         content |= {"findings": self.findings, "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}
@@ -416,7 +429,7 @@ class ImageAttribution(JsonResult):
             values["layers"] = tuple(
                 LayerMap(**{**layer, "bits": np.array(layer["bits"], dtype=np.float64)}) for layer in values["layers"]
             )
-            values["regions"] = np.array(values["regions"], dtype=np.int64)
+            values["regions"] = np.array(content["region_map"], dtype=np.int64)
             for name in ("values", "measured", "effects", "effects_alone"):
                 values[name] = tuple(values[name])
             values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))

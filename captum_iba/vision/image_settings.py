@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from captum_iba._checks import check_integer
+from captum_iba._reading.wording import enumerated
 from captum_iba.attr.settings import BottleneckSettings, resolve_settings
 from captum_iba.vision.grids import ImageLayer
 
@@ -64,10 +65,26 @@ NO_CELL_NEEDED = (
     "no cell of an image has more bits than one that is not needed; the class keeps its probability without them: it "
     "may be that of an average image, or class tokens hold what decides; look at the check, or name an earlier layer"
 )
+_NAMED = 3
 NO_STATISTICS = (
     "no statistics given: the noise has the statistics of each image, and attributions are less faithful; "
     "estimate_statistics with images like those to be explained improves on them"
 )
+
+
+def of_images(warning: str, names: Sequence[str]) -> str:
+    """A warning with the names of the images that it is about, as far as they are known.
+
+    Examples::
+
+        >>> of_images("the mask removed too much", ["a.png", "b.png"])
+        'a.png and b.png: the mask removed too much'
+        >>> of_images("the mask removed too much", [""])
+        'the mask removed too much'
+    """
+    known = [name for name in names if name]
+    which = enumerated(known[:_NAMED], max(len(known) - _NAMED, 0)) if known else ""
+    return f"{which}: {warning}" if which else warning
 
 
 def lacking_statistics(known: Sequence[str], layers: Sequence[str]) -> str:

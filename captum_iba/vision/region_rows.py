@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from captum_iba._reading.legend import AVERAGES, BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL, OF_IMAGES, Legend
 from captum_iba._reading.protocols import ExplainedImage
-from captum_iba._reading.region_effects import N_OPPOSING, largest_decrease, listed_others, opposing
-from captum_iba._reading.rows import SPEAKS_AGAINST, ListedPart, bar_of
+from captum_iba._reading.region_effects import N_OPPOSING, largest_decrease, listed_others, lowering, opposing
+from captum_iba._reading.rows import CHANGES_PREDICTION, MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, bar_of
 from captum_iba._reading.thresholds import LARGE_DROP
 from captum_iba.vision.regions import sum_per_region
 
@@ -24,6 +24,8 @@ class RemovedRegions(ExplainedImage, Protocol):
     @property
     def bits(self) -> npt.NDArray[np.float64]: ...
     @property
+    def ranked(self) -> tuple[int, ...]: ...
+    @property
     def importance(self) -> npt.NDArray[np.float64]: ...
     @property
     def measured(self) -> tuple[int, ...]: ...
@@ -31,8 +33,6 @@ class RemovedRegions(ExplainedImage, Protocol):
     def effects(self) -> tuple[float, ...]: ...
     @property
     def n_in_turn(self) -> int: ...
-    @property
-    def original_size(self) -> tuple[int, int] | None: ...
     @property
     def rows(self) -> list[ListedPart]: ...
     @property
@@ -73,10 +73,10 @@ def other_rows(image: RemovedRegions) -> list[ListedPart]:
     if check is None or not check.without_each:
         return []
     longest = largest_decrease(check)
-    rows = [
-        _row(image, i)._replace(importance=float(check.decreases[i]) / longest)
-        for i in ([] if image.is_improbable else listed_others(image, check))
-    ]
+    lowers, rows = lowering(image, check), []
+    for i in [] if image.is_improbable else listed_others(image, check):
+        label = CHANGES_PREDICTION if check.changes_alone(i) else MATTERS_ALONE * (i in lowers)
+        rows.append(_row(image, i)._replace(importance=float(check.decreases[i]) / longest, relation=label))
     against = [i for i in opposing(check) if i not in image.leading]
     return [*rows, *(_row(image, i)._replace(relation=SPEAKS_AGAINST) for i in against[:N_OPPOSING])]
 
@@ -119,6 +119,30 @@ def _row(image: RemovedRegions, number: int) -> ListedPart:
     )
 
 
+def region_records(image: RemovedRegions) -> list[dict[str, Any]]:
+    """What a file has of each region, by number: its name and place, bits, rank and label, and the removals.
+
+    ``without`` is the probability without this region alone, and ``effect`` the decrease that it is ranked by; None
+    where they are not known.
+    """
+    rank = {number: at for at, number in enumerate(image.ranked, 1)}
+    labels = {row.number: row.relation for row in image.other_rows}
+    bits = sum_per_region(image.bits, image.regions)
+    return [
+        {
+            "name": image.name_of(number),
+            "place": image.place_of(number),
+            "bits": float(bits[number]),
+            "share": float(image.shares[number]),
+            "rank": rank[number],
+            "effect": image.decrease_of(number),
+            "without": image.probability_without(number),
+            "label": labels.get(number, ""),
+        }
+        for number in range(image.n_regions)
+    ]
+
+
 def _without_first(image: RemovedRegions) -> list[float]:
     """The probability without the first k leading regions; without a check those that were removed in turn."""
     if image.check is not None:
@@ -129,13 +153,10 @@ def _without_first(image: RemovedRegions) -> list[float]:
 
 
 def further_terms(image: RemovedRegions) -> Legend:
-    """What rows and columns are of, with the size of the image before the transform, and average activations."""
+    """What rows and columns are of, and average activations."""
     terms, (height, width) = {}, image.regions.shape
     if any("rows" in row.place for row in (*image.rows, *image.other_rows)):
         terms["rows, columns"] = f"of the model's input, {width} x {height} pixels"
-        if image.original_size not in (None, (height, width)):
-            rows, columns = image.original_size or (height, width)
-            terms["rows, columns"] += f"; before the transform {columns} wide and {rows} high"
     if AVERAGES in f"{image.answer} {image.remark()}".lower():
         terms[AVERAGES] = OF_IMAGES
     return terms

@@ -11,7 +11,7 @@ from itertools import accumulate
 from captum_iba._reading.check_sentences import NOT_CONFIRMED
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
-from captum_iba._reading.places import names_of_texts, places_in_text
+from captum_iba._reading.places import explained_words, names_of_texts, places_in_text
 from captum_iba._reading.protocols import Drawable, is_scores
 from captum_iba._reading.rows import SPEAKS_AGAINST, VISIBLE, ListedPart
 from captum_iba._reading.text_parts import Part, full_color, parts
@@ -47,6 +47,7 @@ class TokenMap:
     leading: frozenset[int | None] = frozenset()
     against: frozenset[int | None] = frozenset()
     names: tuple[str, str] = ("", "")
+    explained: frozenset[int | None] = frozenset()
 
     def color(self, part: Part) -> str:
         """Class of the style sheet that colors a part."""
@@ -73,6 +74,10 @@ class TokenMap:
     def opposes(self, part: Part) -> bool:
         """Whether a part is a word of the list that speaks against the target, which has a wavy line."""
         return part.word in self.against
+
+    def is_explained(self, part: Part) -> bool:
+        """Whether a part is a word that is explained itself, which pages frame."""
+        return part.word in self.explained
 
     @property
     def largest(self) -> list[tuple[str, str]]:
@@ -126,6 +131,7 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         whole = attribution.target_probability
         shown = [*leading, *(row for row in rest if row.importance >= VISIBLE and not row.without > whole)]
         colors = {row.number: row.importance for row in shown}
+        colors |= {row.number: max(row.importance, VISIBLE) for row in rest if row.matters_alone}
         strength = PALE if verdict(attribution) == NOT_CONFIRMED else 1.0
         drawn = tuple(
             part._replace(depth=0.0 if part.word is None else strength * colors.get(part.word, 0.0))
@@ -143,4 +149,5 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         frozenset(row.number for row in leading if row.is_measured),
         frozenset(row.number for row in standing_out(leading, rest) if row.relation == SPEAKS_AGAINST),
         names_of_texts(attribution),
+        frozenset(explained_words(attribution)),
     )

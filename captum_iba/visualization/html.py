@@ -29,6 +29,7 @@ from captum_iba._reading.findings import (
 )
 from captum_iba._reading.legend import Legend, about_bits, color_legend, merged_legend, word_legend
 from captum_iba._reading.mask_state import is_improbable, is_measured
+from captum_iba._reading.places import explained_words
 from captum_iba._reading.protocols import Drawable, ExplainedText, ScoredText, is_scores
 from captum_iba._reading.rows import SPEAKS_AGAINST, is_in_turn
 from captum_iba._reading.text_parts import full_color
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+_FRAME: Legend = {"dashed frame": "what is explained itself: it is never deleted"}
 _MARKS = {
     "hidden_evidence": (
         "other words matter",
@@ -276,6 +278,7 @@ def token_page(
             [
                 *(word_legend(item, page=True) for item in attributions),
                 _color_legend(texts),
+                *[_FRAME] * any(map(explained_words, attributions)),
                 *[_marks(texts)] * has_table,
             ]
         ),

@@ -715,3 +715,33 @@ def test_parts_that_take_a_quarter_of_the_probability_alone_are_listed(result):
     listed = {row.number: row for row in one.rows}
     quarter = [i for i, part in enumerate(one.parts) if part.effect_alone is not None and part.effect_alone > 0.3]
     assert len(quarter) > 2 and {*quarter} <= listed.keys()
+
+
+def test_a_prompt_that_lowers_the_response_is_part_of_the_answer(explainer):
+    """The sentence that turns the reading of a choice was the last and smallest of a page."""
+    result = explainer.explain(PROMPT, "a bad film", contrast="a good film", check=True, **QUICK)
+    more = replace(result, probability=0.6, closed_probability=0.9, masked_probability=0.6)
+    said = "With all parts masked the probability of the choice per token is 90.0%, more than with this prompt (60.0%)."
+    assert f"{said} This prompt lowers it." in more.answer and "lowered" in more.findings
+    assert str(more).count(said) == 1 and generation_page(more).count("This prompt lowers it.") == 1
+    less = replace(more, closed_probability=0.3)
+    assert "lowers it" not in less.answer and "lowered" not in less.findings
+
+
+def test_a_leading_word_directly_before_the_response_is_told(explainer):
+    """Without "is" a prompt that ends in "is" is no question any more."""
+    result = explainer.explain("the film was not good", RESPONSE, check=True, **QUICK)
+    last, said = len(result.parts) - 1, "stands directly before the response: without it other words may come next."
+    leads = replace(result, check=replace(result.check, leading=(last,)))
+    assert f'"good" {said}' in leads.answer
+    assert said not in replace(result, check=replace(result.check, leading=(0,))).answer
+    assert said not in replace(leads, granularity="sentence").answer
+    assert said not in replace(leads, prompt=f"{result.prompt}<end>").answer
+
+
+def test_a_choice_that_is_even_without_the_leading_parts_is_undecided(explainer):
+    """49.9% was "the model prefers the other response"."""
+    result = explainer.explain(PROMPT, "a bad film", contrast="a good film", check=True, **QUICK)
+    whole = replace(result, probability=0.9)
+    for without, said in ((0.499, "and the model is undecided"), (0.3, 'and the model prefers "a good film"')):
+        assert said in replace(whole, check=replace(result.check, probability=0.9, without_leading=without)).answer

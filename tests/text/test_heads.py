@@ -51,14 +51,14 @@ def test_probability_of_a_word_is_that_of_its_first_token(entities):
     p = logits_of(entities, TEXT).logits[0, 2].double().softmax(-1)  # [CLS] the un ##believ ##able
     assert result.target == result.predicted == int(p.argmax())
     assert result.target_probability == pytest.approx(float(p.max()), abs=1e-6)
-    assert result.question == f"Why {LABELS[result.target]} for unbelievable?"
+    assert result.question == f'Why {LABELS[result.target]} for "unbelievable"?'
     assert result.explained.spans == ((0, 4, 16),)
     assert result.words[1].bits == 0 and result.words[0].bits > 0  # what is read stays open
     other = entities.explain(TEXT, word=1, target="o", **QUICK)
     assert other.target_probability == pytest.approx(float(p[0]), abs=1e-6)
     assert entities.explain(TEXT, word=1, mask_target=True, **QUICK).words[1].bits > 0
     several = entities.explain([TEXT, "the film"], word=("unbelievable", "film"), **QUICK)
-    assert [found.question.split()[-1] for found in several] == ["unbelievable?", "film?"]
+    assert [found.question.split()[-1] for found in several] == ['"unbelievable"?', '"film"?']
     token = entities.explain(TEXT, token=3, **QUICK)
     assert token.explained.text == "believ"
     p = logits_of(entities, TEXT).logits[0, 3].double().softmax(-1)
@@ -321,7 +321,7 @@ def test_the_head_is_read_from_the_configuration(entities, answers, masked, valu
         assert type(loaded.model) is type(explainer.model)
     run = CliRunner().invoke
     word = run(cli.app, ["explain", TEXT, "--model", str(tmp_path / "0"), "--word", "3", "--steps", "1", "--quiet"])
-    assert word.exit_code == 0 and "for film?" in word.output, word.output
+    assert word.exit_code == 0 and 'for "film"?' in word.output, word.output
     arguments = ["explain", TEXT, "--model", str(tmp_path / "1"), "--steps", "1", "--quiet"]
     answer = run(cli.app, [*arguments, "--question", "was it?"])
     assert answer.exit_code == 0 and "Why this answer" in answer.output, answer.output

@@ -368,7 +368,7 @@ def test_words_that_a_check_finds_are_put_in_order(film_explainer):
     assert np.array_equal(without.bits, result.bits)
     # With the order by bits it has a label.
     by_bits = film_explainer.explain(text, check=True, rerank=0)
-    assert by_bits.effects == () and "too (word 15) · matters alone" in str(by_bits)
+    assert by_bits.effects == () and "too (word 15) · changes the prediction" in str(by_bits)
 
 
 def test_bars_are_pale_where_the_leading_words_are_not_confirmed(film_explainer):

@@ -11,6 +11,7 @@ from PIL import Image
 
 from captum_iba._reading.image_sentences import OWN_STATISTICS
 from captum_iba._reading.legend import legend_lines
+from captum_iba._reading.removal_check import PredictionChange
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision import (
     ImageAttribution,
@@ -23,6 +24,7 @@ from captum_iba.vision import (
     tile_regions,
 )
 from captum_iba.vision.image_model import ImageClassifier
+from captum_iba.vision.image_settings import of_images
 from captum_iba.vision.images import read_image, size_of
 from captum_iba.vision.region_check import check_by_removal, rerank_by_removal, with_check_by_removal
 from captum_iba.vision.regions import sum_per_region
@@ -126,8 +128,10 @@ def test_as_few_regions_lead_as_are_enough():
     assert [row.share_alone for row in alone.rows] == pytest.approx([0.75, 0.5])
     assert ImageAttribution.from_dict(json.loads(result.to_json())).check == check
     content = result.to_dict()
-    assert [row["region"] for row in content["leading"]] == result.leading == list(result.ranked[:2])
-    assert content["leading"][0]["place"] == "rows 4 to 7, columns 4 to 7"
+    assert content["leading"] == result.leading == list(result.ranked[:2])
+    first = content["regions"][result.leading[0]]
+    assert first["place"] == "rows 4 to 7, columns 4 to 7" and first["rank"] == 1
+    assert first["without"] == result.probability_without(result.leading[0])
     assert (content["answer"], content["verdict"]) == (result.answer, result.verdict)
     assert content["sentences"] == result.sentences and result.sentences[0] == result.answer
 
@@ -457,8 +461,8 @@ def test_every_region_is_ranked_by_its_value_where_others_were_removed():
     assert result.importance.tolist() == pytest.approx([0.0, 0.0, 0.5, 1.0])
     again = ImageAttribution.from_dict(result.to_dict())
     assert again.values == values and again.scores.tolist() == result.scores.tolist()
-    with pytest.raises(ValueError, match="content has the format 'captum-iba image/2', expected 'captum-iba image/3'"):
-        ImageAttribution.from_dict({**result.to_dict(), "format": "captum-iba image/2"})  # its effects were others
+    with pytest.raises(ValueError, match="content has the format 'captum-iba image/3', expected 'captum-iba image/4'"):
+        ImageAttribution.from_dict({**result.to_dict(), "format": "captum-iba image/3"})  # its regions were pixels
 
 
 def test_a_mask_that_has_lost_the_prediction_is_said():
@@ -705,10 +709,9 @@ def test_what_a_region_adds_is_measured_from_all_leading_ones():
 def test_an_image_of_another_size_than_the_input_is_told():
     """Rows and columns are of the input: of a file of 200 x 120 pixels they are others."""
     result = replace(image_attribution(), original_size=(120, 200))
-    assert (
-        result.legend()["rows, columns"]
-        == "of the model's input, 8 x 8 pixels; before the transform 200 wide and 120 high"
-    )
+    assert result.legend()["rows, columns"] == "of the model's input, 8 x 8 pixels"
+    # The legend of four images had the size of one of them.
+    assert str(result).startswith("photo.png (200 x 120 pixels) · dog")
     assert "as the model saw it: 8 x 8 pixels (before the transform 200 wide and 120 high)" in image_page([result])
     assert ImageAttribution.from_dict(result.to_dict()).original_size == (120, 200)
     for same in (replace(result, original_size=(8, 8)), image_attribution()):
@@ -745,3 +748,39 @@ def test_an_image_of_the_mean_color_that_has_much_of_the_probability_is_told():
     assert said in replace(result, check=check).answer
     for other in (0.1, 0.89):  # little, and so much that there is no verdict
         assert "Without any of the regions" not in replace(result, check=replace(check, without_all=other)).answer
+
+
+def test_an_image_of_the_mean_color_with_the_class_is_weak_evidence_and_has_a_code():
+    """ "Confirmed" stood beside 77.2% of an image of one color, and JSON had no code of it."""
+    result = image_attribution()
+    check = replace(
+        result.check, without_leading=0.1, without_all=0.6, leading=(3, 0), without_each=(0.5, 0.9, 0.9, 0.4)
+    )
+    colored = replace(result, check=check)
+    assert colored.verdict == "weakly confirmed" and "mean_color" in colored.findings
+    assert "because an image of the mean color alone has more than half of the probability" in str(colored)
+    less = replace(result, check=replace(check, without_all=0.4))
+    assert less.verdict == "confirmed" and "mean_color" not in less.findings
+    most = replace(result, check=replace(check, without_all=0.85))
+    assert most.verdict == "" and "no_verdict" in most.findings and "No verdict, because" in most.answer
+
+
+def test_json_of_an_image_has_a_record_of_each_region():
+    """``regions`` was a map of pixels, and the label of a region was nowhere."""
+    change = PredictionChange((1,), "cat", 0.8, alone=((1, "cat"),))
+    result = image_attribution()
+    check = replace(result.check, leading=(3, 0), without_each=(0.7, 0.4, 0.9, 0.5), change=change)
+    result = replace(result, check=check)
+    records = json.loads(result.to_json())["regions"]
+    assert [record["label"] for record in records] == ["", "changes the prediction", "", ""]
+    assert [record["without"] for record in records] == [0.7, 0.4, 0.9, 0.5]
+    assert records[1]["name"] == "top right" and records[1]["place"] == "rows 0 to 3, columns 4 to 7"
+    assert sorted(record["rank"] for record in records) == [1, 2, 3, 4]
+    assert "top right (rows 0 to 3, columns 4 to 7) · changes the prediction" in str(result)
+    again = ImageAttribution.from_dict(json.loads(result.to_json()))
+    assert np.array_equal(again.regions, result.regions) and again.check == result.check
+
+
+def test_a_warning_names_the_images_that_it_is_about():
+    assert of_images("so", ["a.png", "", "b.png"]) == "a.png and b.png: so"
+    assert of_images("so", ["a", "b", "c", "d", "e"]) == "a, b, c and 2 more: so"
