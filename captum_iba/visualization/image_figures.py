@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -213,8 +214,9 @@ def plot_image(
     outlined = mask.any() and not mask.all() and not attribution.is_improbable and not is_idle
     if outlined:
         _outline(ax, np.where(mask, attribution.regions, -1))
+        _number(ax, attribution, range(len(attribution.leading)) if count is None else [])
     ax.set_title(_title(attribution), fontsize=10, parse_math=False)
-    key = "outlined: leading regions" if count is None and outlined else ""
+    key = "outlined, in this order: leading regions" if count is None and outlined else ""
     ax.set_xlabel("\n".join(filter(None, [*lines, key])), fontsize=6.5)
     ax.set_xticks([])
     ax.set_yticks([])
@@ -227,6 +229,15 @@ def _outline(ax: Axes, numbers: npt.NDArray[np.int64]) -> None:
         ax.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color="white", linewidth=1.2)
     for row, column in np.argwhere(numbers[1:] != numbers[:-1]):
         ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
+
+
+def _number(ax: Axes, attribution: DrawableImage, places: Sequence[int]) -> None:
+    """The place of each leading region in their order, in its center."""
+    box: dict[str, Any] = {"boxstyle": "round,pad=0.2", "facecolor": "black", "edgecolor": "none", "alpha": 0.7}
+    for place in places:
+        rows, columns = np.nonzero(attribution.regions == attribution.leading[place])
+        where: dict[str, Any] = {"ha": "center", "va": "center", "color": "white", "fontsize": 7, "bbox": box}
+        ax.text(float(columns.mean()), float(rows.mean()), str(place + 1), **where)
 
 
 def _title(attribution: DrawableImage) -> str:

@@ -7,6 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from captum_iba._reading.check_sentences import summary
 from captum_iba._reading.image_sentences import decision
 from captum_iba._reading.legend import merged_legend
@@ -107,8 +109,16 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "pale": attribution.is_pale,
         "bar_meaning": attribution.legend().get("bar", ""),
         "rows": attribution.rows,
+        "numbers": [_center(attribution, row.number) for row in (*attribution.rows, *attribution.other_rows)],
         "others": attribution.other_rows,
     }
+
+
+def _center(attribution: DrawableImage, region: int) -> tuple[int, int]:
+    """Where the number of a region stands in the picture, in percent from the left and the top."""
+    rows, columns = np.nonzero(attribution.regions == region)
+    height, width = attribution.regions.shape
+    return round(100 * (columns.mean() + 0.5) / width), round(100 * (rows.mean() + 0.5) / height)
 
 
 def _resized(attribution: DrawableImage) -> str:

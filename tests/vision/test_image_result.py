@@ -784,3 +784,21 @@ def test_json_of_an_image_has_a_record_of_each_region():
 def test_a_warning_names_the_images_that_it_is_about():
     assert of_images("so", ["a.png", "", "b.png"]) == "a.png and b.png: so"
     assert of_images("so", ["a", "b", "c", "d", "e"]) == "a, b, c and 2 more: so"
+
+
+def test_numbers_of_the_list_stand_in_the_picture():
+    """Four tiles of sixteen have the name "center"."""
+    result = image_attribution()
+    check = replace(result.check, leading=(3, 0), without_each=(0.7, 0.4, 0.9, 0.5))
+    result = replace(result, check=check)
+    page = image_page([result])
+    places = [(75, 75), (25, 25), (75, 25)]  # tiles 3, 0 and 1, which matters alone
+    for number, (across, down) in enumerate(places, 1):
+        assert f'style="left:{across}%;top:{down}%">{number}</span>' in page
+    rows = [*result.rows, *result.other_rows]
+    assert [row.number for row in rows] == [3, 0, 1] and page.count('class="number"') == 3
+    for number, row in enumerate(rows, 1):
+        assert f'<span class="place">{number}.</span> <bdi>{row.name}</bdi>' in page
+    _, ax = plot_image(result)
+    assert [(text.get_text(), text.get_position()) for text in ax.texts] == [("1", (5.5, 5.5)), ("2", (1.5, 1.5))]
+    assert not plot_image(result, count=1)[1].texts
