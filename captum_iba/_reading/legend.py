@@ -226,7 +226,8 @@ def verdict_legend(
         return {"pale bar": "the check does not confirm what leads"}
     least = "15%" if noun == "part" else "half"
     if said == VERDICTS[1]:
-        less = f"less than {least} of its value, or other {noun}s alone do more than half as much"
+        blank = ", or an image of the mean color alone has more than half of it" * (noun == "region")
+        less = f"less than {least} of its value, or other {noun}s alone do more than half as much{blank}"
         return {said: f"{measured} falls without what leads: by {less}; the title of the check says which"}
     falls = f"{measured} falls by at least {least} of its value, and twice as far as without others"
     return {said: f"{falls}: the model depends on what leads; the {what} may still be wrong"} if said else {}
