@@ -17,9 +17,10 @@ from captum_iba.text.generation_result import GenerationAttribution, ResponseTok
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
 from captum_iba.text.many_layers import cached_statistics, explain_layers
 from captum_iba.text.prompt_parts import PromptPart
-from captum_iba.text.result import TextAttribution, TextTrace, Token, Word
+from captum_iba.text.result import TextAttribution
 from captum_iba.text.statistics import cache_folder
 from captum_iba.text.target import TextTarget
+from captum_iba.text.tokens import TextTrace, Token, Word
 
 __all__ = [
     "Block",

@@ -27,9 +27,10 @@ from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, token_activations_required
-from captum_iba.text.result import TextAttribution, TextTrace, Token
+from captum_iba.text.result import TextAttribution
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.text.target import TextTarget
+from captum_iba.text.tokens import TextTrace, Token
 
 NEUTRAL_STATISTICS = (
     "no statistics given: those of neutral texts in the package are used, which are English sentences; for texts "

@@ -33,6 +33,7 @@ from captum_iba._reading.words import listed_order, ranked_words, word_records
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.target import TextTarget
+from captum_iba.text.tokens import TextTrace, Token, Word
 from captum_iba.visualization.printed_text import printed_text
 
 if TYPE_CHECKING:
@@ -41,64 +42,6 @@ if TYPE_CHECKING:
 _FORMAT = "captum_iba.TextAttribution/4"
 _REPR_WIDTH = 60
 _OF_REMOVAL = ("effects", "without", "removal_order", "without_first", "without_others")
-
-
-@dataclass(frozen=True)
-class Token:
-    """One token of a text.
-
-    Attributes:
-        token (str): The token as the vocabulary spells it ("##able", "Ġfilm").
-        bits (float): Information that the model needs of it, in bits.
-        start, end (int): Its characters in the original text, [start, end).
-        sequence (int or None): 0 for a token of the text, 1 of the pair, None if the tokenizer added it.
-        special (bool): Whether it is a special token.
-        word (int or None): Index of its word in :attr:`TextAttribution.words`, from 0; None for special tokens. What is
-            printed or drawn counts words from 1.
-        unknown (bool): Whether it stands for what the vocabulary does not have, as "[UNK]" does.
-    """
-
-    token: str
-    bits: float
-    start: int
-    end: int
-    sequence: int | None
-    special: bool
-    word: int | None
-    unknown: bool = False
-
-
-@dataclass(frozen=True)
-class Word:
-    """One word of a text: the sum of its tokens.
-
-    Attributes:
-        word (str): The word as the original text spells it.
-        bits (float): Sum of the bits of its tokens.
-        start, end (int): Its characters in the original text, [start, end).
-        sequence (int): 0 for a word of the text, 1 of the pair.
-    """
-
-    word: str
-    bits: float
-    start: int
-    end: int
-    sequence: int
-
-
-@dataclass(frozen=True)
-class TextTrace:
-    """The optimization of a mask: entry k is after k updates.
-
-    Attributes:
-        loss (tuple of float): Value of the objective, in nats.
-        information (tuple of float): Information that the mask lets through, in bits.
-        probability (tuple of float): Target probability through the bottleneck.
-    """
-
-    loss: tuple[float, ...]
-    information: tuple[float, ...]
-    probability: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -467,7 +410,7 @@ class TextAttribution(JsonResult):
         """
         from captum.attr import visualization
 
-        bits = torch.tensor([finite(word.bits) for word in self.words])
+        bits = torch.tensor([_finite(word.bits) for word in self.words])
         return visualization.VisualizationDataRecord(
             word_attributions=bits / bits.max() if bits.numel() and bits.max() > 0 else bits,
             pred_prob=self.predicted_probability,
@@ -491,7 +434,7 @@ class TextAttribution(JsonResult):
         return save_token_page([self], path)
 
 
-def finite(bits: float) -> float:
+def _finite(bits: float) -> float:
     """The value itself, or 0 if it is NaN or infinite."""
     return bits if math.isfinite(bits) else 0.0
 
