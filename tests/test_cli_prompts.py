@@ -278,6 +278,12 @@ def test_compare_responses_errors_are_one_line(compared, arguments, says, capsys
     assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
 
 
+def test_a_file_of_one_row_that_cannot_be_explained_is_named(language_model):
+    Path("one.jsonl").write_text(json.dumps({"prompt": "the good film", "response": "a plot"}), encoding="utf-8")
+    done = run(*language_model, "--file", "one.jsonl", "--span", "bad", "--no-check", "--rerank", "0")
+    assert done.exit_code == 1 and "one.jsonl: line 1 is not explained: --span is 'bad', which is not" in done.stderr
+
+
 def test_pages_name_some_of_what_is_not_explained():
     failures = Failures("prompts")
     assert failures.introduction == ""

@@ -204,7 +204,7 @@ def explain_response(
                 names=names,
                 on_prompt=work.progressed,
                 on_kept=work.found,
-                on_error=None if len(prompts) == 1 else lambda i, error: failures.tell(i, (names or [])[i], error),
+                on_error=None if names is None else lambda i, error: failures.tell(i, names[i], error),
                 span=span,
                 contrast=contrast,
                 granularity=by.value,
