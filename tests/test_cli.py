@@ -347,7 +347,11 @@ def test_no_command_shows_the_help(capsys):
             "--methods: there is no 'lim' (did you mean 'lime'?); the methods",
         ),
         (["explain", "--methods", "iba_as_released", "--layer", "1,2", GOOD], 2, "--methods: iba_as_released has one"),
-        (["explain", "--model", "my/classifier", GOOD], 1, "--model is my/classifier, which cannot be loaded: "),
+        (
+            ["explain", "--model", "my/classifier", GOOD],
+            1,
+            "--model is my/classifier, which is no folder here, and not ",
+        ),
         (["explain", "--device", "cuda:99", GOOD], 1, "--device is cuda:99, which torch does not find here, expected"),
         (["explain", "--file", "gaps.csv"], 1, "gaps.csv: every text in text is empty, expected at least one text."),
         (["explain", "--file", "half.jsonl"], 1, "half.jsonl: line 2 has a text that has half of a surrogate pair"),

@@ -278,6 +278,15 @@ def test_compare_responses_errors_are_one_line(compared, arguments, says, capsys
     assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
 
 
+def test_rows_without_a_prompt_are_told_by_quiet_commands_and_pages(language_model):
+    """A row was in no output, and a quiet command did not say so."""
+    rows = [{"prompt": "the good film", "response": "a plot"}, {"prompt": " ", "response": "x"}]
+    Path("some.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    done = run(*language_model, "--file", "some.jsonl", "-q", "--no-check", "--rerank", "0", "--html", "some.html")
+    assert done.exit_code == 0 and "some.jsonl: left out, because the prompt is empty: line 2" in done.stderr
+    assert "Left out, because the prompt is empty: line 2." in Path("some.html").read_text("utf-8")
+
+
 def test_a_file_of_one_row_that_cannot_be_explained_is_named(language_model):
     Path("one.jsonl").write_text(json.dumps({"prompt": "the good film", "response": "a plot"}), encoding="utf-8")
     done = run(*language_model, "--file", "one.jsonl", "--span", "bad", "--no-check", "--rerank", "0")

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from captum_iba._explain.check import Attempt, Progress, with_check
+from captum_iba._explain.check import Attempt, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import GroupSearch, larger_group, leading_in_order
+from captum_iba._reading.check_sentences import CheckSentences
+from captum_iba._reading.removal_check import PromptCheck
 from captum_iba.metrics.part_removal import kept_without
 
 
@@ -113,3 +115,46 @@ def test_leading_parts_end_where_the_probability_has_fallen_also_after_an_exchan
     chances = [1 / (1 + math.exp(-x)) for x in (2.0, *without)]
     assert {0, 4} <= {*found}
     assert chances[0] - chances[-2] < 0.95 * (chances[0] - chances[-1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_leading_part_adds_to_the_others(seed):
+    """After the last ones were cut off, "the" led, and the probability was lower with it than without it."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(10, generator=generator, dtype=torch.float64)
+    both = torch.randn(10, 10, generator=generator, dtype=torch.float64)
+
+    def value(kept):
+        removed = 1 - kept.double()
+        return -(removed @ weights + 0.5 * ((removed @ both) * removed).sum(1))
+
+    for search in (None, GroupSearch(range(10), range(10))):
+        for probabilities in (None, torch.sigmoid):
+            found, left = leading_in_order(
+                value, np.arange(10), 8, 0.1, search, n_parts=10, probabilities=probabilities
+            )
+            others = [[part for part in found if part != one] for one in found]
+            without_others = value(kept_without(others, 10)) if len(found) > 1 else torch.tensor([math.inf])
+            assert float(without_others.min()) > left[-1] + 0.1 - 1e-9, (found, search is None)
+
+
+def test_where_fewer_parts_are_left_than_lead_these_are_removed_together():
+    """Three of four parts led, and nothing was compared, though the fourth alone leaves nearly everything."""
+
+    def probabilities(kept):
+        return (0.1 + 0.2 * kept[:, :3].sum(1) + 0.05 * kept[:, 3:].all(1)).tolist()
+
+    compared = kept_in_check(np.arange(4), 3, seed=0, by_bits=np.arange(4))
+    assert compared.tolist() == [[True] * 4, [False, False, False, True], [True, True, True, False]]
+    fields, _ = compare_with_others(probabilities, compared, leading=[0, 1, 2])
+    assert fields["n_random"] == 0 and math.isnan(fields["without_random"])
+    check = PromptCheck(**fields)
+    assert check.without_rest == pytest.approx(0.7) and PromptCheck.from_dict(check.to_dict()) == check
+    said = CheckSentences(check, 3, 4, "the probability", "part")
+    assert said.title == "Check of the leading parts" and said.verdict == ""
+    assert [row.what for row in said.rows] == [
+        "with the whole prompt",
+        "without the 3 leading parts",
+        "without the other part",
+    ]
+    assert kept_in_check(np.arange(3), 3, seed=0, by_bits=np.arange(3)).shape == (2, 3)

@@ -164,7 +164,8 @@ def compare_with_others(
 
     Args:
         probabilities (Callable): Probabilities, one per row, of the kept parts, (rows, P) booleans.
-        compared (array): The parts that the check keeps, (3 + R, P) or (2, P) booleans, from :func:`kept_in_check`.
+        compared (array): The parts that the check keeps, (3 + R, P), (3, P) or (2, P) booleans, from
+            :func:`kept_in_check`.
         leading (sequence of int): Numbers of all leading parts.
 
     Returns:
@@ -188,7 +189,9 @@ def compare_with_others(
         "n_random": 0,
         "leading": tuple(leading),
     }
-    if without_others:
+    if len(without_others) == 1:
+        (fields["without_rest"],) = without_others
+    elif without_others:
         least, *at_random = without_others
         fields |= {
             "without_least": least,
@@ -267,7 +270,7 @@ def kept_in_check(
     """The parts that a check keeps: all, all but the leading ones, all but the least, and all but others at random.
 
     As many parts are removed as lead; one in nine if none leads. The least and the random ones are taken from the parts
-    that do not lead. If these are fewer, there are only the first two rows.
+    that do not lead. If these are fewer, all of them are removed in a third row.
 
     Args:
         order (array): Numbers of the parts that can be removed, the most important one first.
@@ -280,8 +283,9 @@ def kept_in_check(
         n_parts (int, optional): Number of all parts, P. Default: all can be removed.
 
     Returns:
-        array: Booleans, (3 + R, P), or (2, P). R is 10, or the number of sets of other parts if that is less; of a
-        single leading part R is the number of other parts if that is at most ``n_single``.
+        array: Booleans, (3 + R, P), or (3, P) of fewer others, or (2, P) where all lead. R is 10, or the number of sets
+        of other parts if that is less; of a single leading part R is the number of other parts if that is at most
+        ``n_single``.
     """
     n_words = len(order)
     n_deleted = n_leading or max(1, round(n_words / 9))
@@ -293,7 +297,7 @@ def kept_in_check(
     least = least[np.argsort(~marks[least], kind="stable")]  # punctuation before the words
     deleted = [order[:0], order[:n_deleted]]
     if len(others) < n_deleted:
-        return kept_without(deleted, n_parts).numpy()
+        return kept_without([*deleted, *([others] if len(others) else [])], n_parts).numpy()
     words, rest = others[~marks[others]], others[marks[others]]
     always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
     n_drawn = n_deleted - len(always)

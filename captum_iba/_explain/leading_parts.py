@@ -121,11 +121,13 @@ def leading_in_order(
         n_enough = first_to_cover(values[0] - found.without, COVERED_DECREASE)
         if n_enough > _N_FEW:  # each one of many adds little, so that they end later
             n_enough = first_to_cover(values[0] - found.without, MOST_OF_DECREASE)
-        found = RemovalSequence(found.parts[:n_enough], found.without[:n_enough])
+        found = first_needed(value, found, n_enough, n_parts, tolerance)
         if search is not None and len(found.parts) <= _N_FEW:
             group = better_group(value, found.parts, search, n_parts, tolerance)
             if group != found.parts:
-                found = removal_sequence(value, group, n_parts, tolerance, COVERED_DECREASE)
+                found = removal_sequence(value, group, n_parts, tolerance)
+                n_enough = first_to_cover(values[0] - found.without, COVERED_DECREASE)
+                found = first_needed(value, found, n_enough, n_parts, tolerance)
         leading, without = list(found.parts), found.without.tolist()
     if not leading or len(without) != len(leading):
         return leading, without
@@ -139,10 +141,34 @@ def leading_in_order(
         if {*group} != {*leading[:n_leading]}:
             found = removal_sequence(value, group, n_parts, tolerance)
             chances = probabilities(torch.cat([values[:1], found.without]))
-            n_enough = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
-            return list(found.parts[:n_enough]), found.without[:n_enough].tolist()
-    leading, without = leading[:n_leading], without[:n_leading]
-    return _sorted_if_spread(value, leading, without, chances[: 1 + n_leading], n_parts)
+            leading, without = list(found.parts), found.without.tolist()
+            n_leading = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
+    if n_leading < len(leading):
+        whole_sequence = RemovalSequence(tuple(leading), values.new_tensor(without))
+        found = first_needed(value, whole_sequence, n_leading, n_parts, tolerance)
+        leading, without = list(found.parts), found.without.tolist()
+        chances = probabilities(values.new_tensor([float(values[0]), *without]))
+    return _sorted_if_spread(value, leading, without, chances, n_parts)
+
+
+def first_needed(
+    value: Callable[[Tensor], Tensor], found: RemovalSequence, count: int, n_parts: int, tolerance: float
+) -> RemovalSequence:
+    """The first parts of a sequence, without those that add at most a tolerance to the others of them.
+
+    A part that adds to all parts of a sequence may add nothing, or the contrary, to the first ones.
+
+    Examples::
+
+        >>> def value(kept): return kept[:, 0] + (kept[:, 1] | kept[:, 2]).double() - 0.5 * kept[:, 2]
+        >>> found = RemovalSequence((0, 2, 1), torch.tensor([0.5, 1.0, 0.0]))  # the second one adds to all three
+        >>> first_needed(value, found, 2, n_parts=3, tolerance=0.1).parts
+        (0,)
+    """
+    if count >= len(found.parts):
+        return found
+    n_compared = None if count <= _N_FEW else _N_COMPARED
+    return removal_sequence(value, found.parts[:count], n_parts, tolerance, n_compared=n_compared)
 
 
 def _sorted_if_spread(

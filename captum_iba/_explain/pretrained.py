@@ -37,6 +37,8 @@ def load_pretrained(
             raise ValueError(
                 f"model: {damaged} is damaged or not whole ({error}); save or download it again"
             ) from error
+        if isinstance(error, OSError) and not Path(name).is_dir():
+            raise OSError(f"model is {name}, which is no folder here, and not loaded from the hub: {error}") from error
         if isinstance(error, OSError) and name not in str(error):
             raise OSError(f"model is {name}, which cannot be loaded: {error}") from error
         raise

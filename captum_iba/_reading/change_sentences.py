@@ -6,7 +6,7 @@ from captum_iba._reading.check_sentences import CheckSentences
 from captum_iba._reading.removal_check import PredictionChange
 from captum_iba._reading.wording import enumerated, format_probability, printable
 
-_FIRST, _MOST_NAMED, _FEW_ALONE = 5, 12, 3
+_FIRST, _MOST_NAMED, _FEW_ALONE, _MANY = 5, 12, 3, 8
 
 
 def change_sentence(said: CheckSentences) -> str:
@@ -42,7 +42,8 @@ def _fewest(said: CheckSentences, change: PredictionChange) -> str:
     as_many = change.n_sets - 1
     others = f"; at least {as_many} other set{'s' * (as_many > 1)} of as many {'do' if as_many > 1 else 'does'}, too"
     found = f"The fewest {said.noun}s found that change the {_choice(said)}: {these} ({to} {chance})"
-    return f"{found}{others * (as_many > 0)}."
+    likely = f" With so many {said.noun}s a smaller set is likely." * (len(named) > _MANY)
+    return f"{found}{others * (as_many > 0)}.{likely}"
 
 
 def _alone(said: CheckSentences, change: PredictionChange) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from captum_iba._reading.removal_check import RemovalCheck
 from captum_iba._reading.rows import ListedPart
-from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, fraction_left
+from captum_iba._reading.thresholds import LARGE_DROP, MOST, MUCH, N_RANDOM, RULED_OUT, SAME, fraction_left
 from captum_iba._reading.wording import capitalized, enumerated, format_probability, quantity
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
@@ -21,7 +21,7 @@ _TIE = 0.1  # nats of log-odds, within which two words are equal
 _WHOLE = {"word": "text", "part": "prompt", "region": "image"}
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by at least half of its value (that of a
-response by 15%) and twice as far as without others; by less; or by no more than 1%, or than without others."""
+response by a quarter) and twice as far as without others; by less; or by no more than 1%, or than without others."""
 NOT_CONFIRMED, CONFIRMING = VERDICTS[2], VERDICTS[:2]
 MOST_LEAD, ONLY_ONE = "most {}s lead", "there is only one {}"
 """Why nothing is left to compare the leading words with."""
@@ -159,8 +159,10 @@ class CheckSentences:
     @property
     def rows(self) -> list[CheckRow]:
         """The probabilities with everything, without the leading words, and without others; empty without others."""
-        if self.check.n_removed == self.n_words or self.is_improbable or self._most_lead:
+        if self.check.n_removed == self.n_words or self.is_improbable:
             return []
+        if self._most_lead:
+            return self._rows_of_most
         check, other = self.check, self._strong_other
         shown = CheckRow(check.without_random, f"without {self._at_random}")
         if check.n_random > 1:
@@ -178,8 +180,8 @@ class CheckSentences:
             CheckRow(check.without_leading, f"without {self._leading_by_number}"),
             shown,
         ]
-        changes = abs(check.without_least - check.probability) >= _CHANGES
-        named = self.listed(check.least) if changes else ""
+        change = abs(check.without_least - check.probability)
+        named = self.listed(check.least, any_number=change >= LARGE_DROP) if change >= _CHANGES else ""
         least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}{f', {named}' * bool(named)}")
         is_same = format_probability(check.without_random) == format_probability(check.without_least)
         rows += [] if check.n_random == 1 and is_same else [least]
@@ -188,9 +190,25 @@ class CheckSentences:
         )
         if other is not None and not is_told:
             rows.append(CheckRow(other.probability, f"without another {self.noun} alone, {other.what}"))
-        if self.without_all is not None:
-            rows.append(CheckRow(self.without_all, "of an image of the mean color alone"))
-        return rows
+        return [*rows, *self._row_of_color]
+
+    @property
+    def _rows_of_most(self) -> list[CheckRow]:
+        """The probabilities where fewer words are left than lead: without these, and without the others."""
+        check, n_others = self.check, self.n_words - self.check.n_removed
+        if check.without_rest is None:
+            return []
+        others = f"{n_others} other {self.noun}s" if n_others > 1 else f"other {self.noun}"
+        rows = [
+            CheckRow(check.probability, f"with the whole {_WHOLE[self.noun]}"),
+            CheckRow(check.without_leading, f"without {self._leading_by_number}"),
+            CheckRow(check.without_rest, f"without the {others}"),
+        ]
+        return [*rows, *self._row_of_color]
+
+    @property
+    def _row_of_color(self) -> list[CheckRow]:
+        return [] if self.without_all is None else [CheckRow(self.without_all, "of an image of the mean color alone")]
 
     @property
     def comparison(self) -> str:
@@ -236,8 +254,8 @@ class CheckSentences:
     @property
     def _why_weak(self) -> list[str]:
         """What keeps the leading words from being confirmed; empty if nothing does."""
-        # A mean over the tokens of a response hardly falls: many of them follow from those before them.
-        if fraction_left(self.check) > (MOST if self.noun == "part" else _HALF):
+        # A mean over the tokens of a response falls less: many of them follow from those before them.
+        if fraction_left(self.check) > (MUCH if self.noun == "part" else _HALF):
             return [f"most of {quantity(self.measured)} is left"]
         of_color = self.without_all is not None and self.without_all >= _HALF * self.check.probability
         blank = [f"an image of the mean color alone has more than half of {quantity(self.measured)}"] * of_color
@@ -296,11 +314,11 @@ class CheckSentences:
         after, by_leading = format_probability(lowest), format_probability(check.without_leading)
         return f"Without {which} it falls {'as far' if after == by_leading else 'further'}, to {after}"
 
-    def listed(self, numbers: Sequence[int]) -> str:
-        """A few words by their numbers; empty of many, and where they are not spelled."""
-        if not numbers or len(numbers) > _LISTED or not self.spelled:
+    def listed(self, numbers: Sequence[int], any_number: bool = False) -> str:
+        """A few words by their numbers; of many the first ones, or none; empty where they are not spelled."""
+        if not numbers or not self.spelled or (len(numbers) > _LISTED and not any_number):
             return ""
-        return enumerated([self.spelled[i] for i in numbers])
+        return enumerated([self.spelled[i] for i in numbers[:_LISTED]], max(len(numbers) - _LISTED, 0))
 
     @property
     def _most_lead(self) -> bool:

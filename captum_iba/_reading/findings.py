@@ -75,6 +75,12 @@ def qualifications(attribution: ExplainedText) -> list[str]:
     return sentences
 
 
+def notes_of_all(attributions: Sequence[ExplainedText]) -> list[str]:
+    """The :func:`qualifications` that all of several texts have; none of a single one."""
+    first, *others = [qualifications(one) for one in attributions] or [[]]
+    return [said for said in first if all(said in of_one for of_one in others)] if others else []
+
+
 def what_bits_keep(attribution: ExplainedText) -> str:
     """What the model gives through the mask, and what is wrong with the bits, for where these are shown."""
     through, wrong = through_the_mask(attribution), remark_on_bits(attribution)
@@ -89,7 +95,7 @@ def _least(attribution: ExplainedText) -> str:
         return ""
     words, they = ("words", "they") if check.n_removed > 1 else ("word", "it")
     said = word_check(attribution)
-    named, other = said.listed(check.least), said.other_of_fewest
+    named, other = said.listed(check.least, any_number=True), said.other_of_fewest
     count = f"{check.n_removed} " * (check.n_removed > 1)
     which = f"the {count}{other}{words} with the fewest bits{f', {named},' * bool(named)}"
     says = f"may speak against {attribution.target_label}"

@@ -26,6 +26,8 @@ from captum_iba._reading.wording import capitalized, format_probability, printab
 
 OWN_STATISTICS = "this image only"
 """Statistics of the image itself, where there are no others."""
+TRANSPARENT = "The image has transparent pixels: they lie on white, which is what the model sees."
+_MANY = 8  # leading regions
 _NO_CHANGE = "the removal changes no pixel: there the image has its mean color already"
 
 
@@ -106,7 +108,8 @@ def mean_color_sentence(image: ExplainedImage, check: ImageCheck) -> str:
 
 def _lowest_alone(image: ExplainedImage, check: ImageCheck) -> CheckRow | None:
     """The region that does not lead and without which alone the probability is lowest; None where none was removed."""
-    others = other_regions(image, check)
+    removed = check.leading[: check.n_removed]  # also where none leads
+    others = [i for i in other_regions(image, check) if i not in removed]
     if not others:
         return None
     return CheckRow(check.without_each[others[0]], f"{image.name_of(others[0])} ({image.place_of(others[0])})")
@@ -141,7 +144,7 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
     """The probability without the leading regions; where others matter, too, and are not all listed, how many."""
     lower = [] if image.is_improbable else lowering(image, check)
     against = [i for i in opposing(check) if i not in image.leading]
-    n_lower, n_against = (f"{len(of)} other regions" for of in (lower, against))
+    n_lower, n_against = (f"{len(of)} regions that do not lead" for of in (lower, against))
     is_said = 2 * len(lower) > image.n_regions - len(image.leading)  # as the reason for no verdict
     others = f"{n_lower} lower it by more than 10 points alone" if len(lower) > N_LOWERING and not is_said else ""
     if len(against) > N_OPPOSING:
@@ -151,7 +154,9 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
         sentences.append(f"None of them alone lowers {quantity(_measured(image))} by 1% of its value.")
     sentences.append(change_sentence(check_sentences(image, check)))
     sentences.append(f"{capitalized(others)}." if others else "")
-    sentences.append(not_tried(image, check))
+    if len(image.leading) > _MANY:
+        sentences.append("What decides is spread over many regions.")
+    sentences += [not_tried(image, check), TRANSPARENT * image.transparent]
     return " ".join(filter(None, sentences))
 
 
@@ -177,11 +182,12 @@ def unchecked_answer(image: ExplainedImage, rows: Sequence[ListedPart]) -> str:
         small = format_probability(image.target_probability)
         return f"{capitalized(_measured(image))} is small ({small}): there is little to explain."
     if not rows or math.isnan(rows[-1].without_so_far):
-        return ""
+        return TRANSPARENT * image.transparent
     before, after = format_probability(image.target_probability), format_probability(rows[-1].without_so_far)
     changes = f"stays at {after}" if before == after else f"falls from {before} to {after}"
     which = f"the {len(rows)} leading regions" if len(rows) > 1 else "the leading region"
-    return f"Without {which} {_measured(image)} {changes} (not checked against other regions)."
+    said = f"Without {which} {_measured(image)} {changes} (not checked against other regions)."
+    return f"{said} {TRANSPARENT * image.transparent}".strip()
 
 
 def _measured(image: ExplainedImage) -> str:

@@ -224,7 +224,7 @@ def verdict_legend(
     """What a verdict says of a prediction, a response or a choice; nothing where there is none."""
     if said == NOT_CONFIRMED:
         return {"pale bar": "the check does not confirm what leads"}
-    least = "15%" if noun == "part" else "half"
+    least = "a quarter" if noun == "part" else "half"
     if said == VERDICTS[1]:
         blank = ", or an image of the mean color alone has more than half of it" * (noun == "region")
         less = f"less than {least} of its value, or other {noun}s alone do more than half as much{blank}"

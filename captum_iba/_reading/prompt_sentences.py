@@ -17,14 +17,18 @@ from captum_iba._reading.thresholds import (
     MOST,
     NEARLY_ALL,
     NEARLY_AS_MUCH,
+    SAME,
+    fraction_left,
     is_lost,
     is_unexplained,
     lowers_it,
+    rises_much,
 )
-from captum_iba._reading.wording import brief, capitalized, format_probability, printable
+from captum_iba._reading.wording import brief, capitalized, format_probability, printable, quantity
 from captum_iba._reading.wording import visible as with_symbols
 
 _NAMED = 3
+_HALF = 0.5
 _EVEN = 0.45  # of a choice, up to one half: it prefers neither response
 _CANCEL = "The parts for and against the response cancel out"
 _DISAGREE = "Two measures disagree"
@@ -45,13 +49,47 @@ def answer(response: ExplainedResponse) -> str:
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     change = "" if response.check is None else change_sentence(part_check(response))
     lowered = _unexplained(response) if lowers_response(response) else ""
-    beside = [change, _next_to_response(response), lowered, _unlikely(response), SYSTEM * bool(response.system)]
+    beside = [
+        _only_together(response),
+        change,
+        _risen(response),
+        _next_to_response(response),
+        lowered,
+        _unlikely(response),
+        SYSTEM * bool(response.system),
+    ]
     return " ".join(filter(None, [*sentences, *beside]))
 
 
 def lowers_response(response: ExplainedResponse) -> bool:
     """Whether the prompt lowers the probability that a response has with all parts masked."""
     return gives_as_much(response) and lowers_it(response.probability, response.closed_probability)
+
+
+def _only_together(response: ExplainedResponse) -> str:
+    """That no leading part lowers the probability alone; else empty."""
+    alone = [probability_without(response, part) for part in response.leading]
+    if response.check is None or len(alone) < 2 or not min(alone) >= SAME * response.probability:
+        return ""
+    if fraction_left(response.check) > SAME:
+        return ""
+    return f"None of them alone lowers {quantity(response.measured)} by 1% of its value."
+
+
+def _risen(response: ExplainedResponse) -> str:
+    """Without which part alone the probability rises most, if it is a leading one or changes the choice; else empty."""
+    alone = [probability_without(response, part) for part in response.parts]
+    known = [i for i, chance in enumerate(alone) if not math.isnan(chance)]
+    if not known or response.check is None:
+        return ""
+    most = max(known, key=alone.__getitem__)
+    changes = response.contrast is not None and response.probability < _HALF < alone[most]
+    leads = response.parts[most] in response.leading
+    if not (changes or leads) or not rises_much(response.probability, alone[most]):
+        return ""
+    prefers = f', and the model prefers "{printable(with_symbols(response.explained).strip())}"' * changes
+    chance = format_probability(alone[most])
+    return f"Without {_quoted(response, response.parts[most])} alone it rises to {chance}{prefers}."
 
 
 def _next_to_response(response: ExplainedResponse) -> str:

@@ -66,6 +66,7 @@ class RemovalCheck:
         without_random (float): Without as many other parts at random, the mean of ``n_random`` draws. NaN if too few
             others are left.
         n_random (int): Number of these draws; 0 if too few others are left.
+        without_rest (float or None): Without all parts that do not lead, where these are fewer than the leading ones.
         lowest_random (float or None): The lowest of these probabilities.
         leading (tuple of int): Numbers of the leading parts, in the order of their removal; where none leads, those of
             the parts that are removed in their place.
@@ -88,6 +89,7 @@ class RemovalCheck:
     without_random: float
     n_random: int
     _: KW_ONLY
+    without_rest: float | None = None
     lowest_random: float | None = None
     leading: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()

@@ -118,11 +118,12 @@ def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
         if check.change is not None:  # the sentence about these has a number, too
             return f"{spread}."
         chance = format_probability(leading[count - 1].without_so_far)
-        return f"{spread}: without the first {count} of them it is {chance}."
+        return f"{spread}: without the first {count} of them {attribution.measured} is still {chance}."
     if is_told:
         return ""
     which = f"the first {count} leading words" if count > 1 else "the first leading word alone"
-    return f"Without {which} it is {format_probability(leading[count - 1].without_so_far)}."
+    still = f"{attribution.measured} is still {format_probability(leading[count - 1].without_so_far)}"
+    return f"Without {which} {still}."
 
 
 def _none_leads(attribution: ExplainedText) -> str:
@@ -300,8 +301,8 @@ def not_tried(attribution: ExplainedText) -> str:
     is_long = n_words > ALL_DELETED_ALONE
     if not is_long and decision != attribution.target_label:
         return ""
-    alone = f", and {n_alone} alone" * is_long
-    of = f"{n_together} of the {n_words} words and punctuation marks were deleted together{alone}"
+    alone = f", and {n_alone} were deleted alone" * is_long
+    of = f"{n_together} of the {n_words} words and punctuation marks were tried as leading words{alone}"
     chosen = f"{of}, chosen by bits{' and gradients' * is_long}"
     return f"{chosen}: others may matter, too (rerank, --rerank, measures more)."
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from enum import Enum
 from importlib.util import find_spec
@@ -150,15 +150,18 @@ def named_model(model: str | None) -> Iterator[None]:
         raise
 
 
-def print_result(result: TextAttribution, legend: bool = True, details: bool = False) -> None:
-    """Print a result: colored on a terminal, else plain lines that are never wrapped."""
+def print_result(
+    result: TextAttribution, legend: bool = True, details: bool = False, once: Collection[str] = ()
+) -> None:
+    """Print a result: colored on a terminal, else plain lines that are never wrapped; without the notes in ``once``."""
     from captum_iba.visualization import terminal_text
+    from captum_iba.visualization.printed_text import printed_text
 
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(terminal_text(result, legend, details))
+        console.print(terminal_text(result, legend, details, once))
     else:
-        typer.echo(result.to_text(legend, details))
+        typer.echo("\n".join(printed_text(result, legend, details, once).lines))
 
 
 def printed(

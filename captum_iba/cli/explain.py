@@ -469,10 +469,11 @@ def _show(
     quiet: bool,
 ) -> None:
     """Print results, each with its id and gold label, and with the scores of other methods."""
-    from captum_iba._reading.findings import is_missed
+    from captum_iba._reading.findings import is_missed, notes_of_all
     from captum_iba._reading.legend import legend_lines
     from captum_iba._reading.wording import printable
 
+    once = notes_of_all(results)
     for number, result in enumerate(results):
         if number:
             typer.echo()
@@ -481,9 +482,11 @@ def _show(
             wrong = " (not predicted)" if is_missed(result, label, labels) else ""
             named = [None if ids is None else ids[number], None if label is None else f"label {label}"]
             typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
-        print_result(result, len(results) == 1 and not quiet, details)
+        print_result(result, len(results) == 1 and not quiet, details, once)
         for item in scores[number] if scores else []:
             typer.echo(str(item))
+    if once:
+        typer.echo("\n".join(["", *(f"Of all {len(results)} texts: {said[0].lower()}{said[1:]}" for said in once)]))
     if len(results) > 1 and not quiet and (lines := legend_lines(result.legend(details) for result in results)):
         typer.echo("\n".join(["", *lines]))
     if any(item.signed for of_text in scores for item in of_text):

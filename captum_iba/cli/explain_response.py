@@ -162,11 +162,13 @@ def explain_response(
             from captum_iba.text import GenerationExplainer
             from captum_iba.text.generation import GREEDY
 
+            left_out = ""
             ids: list[str] | None
             names: list[str] | None
             if is_table:
                 table = read_prompt_table(str(file), prompt_column, response_column)
                 prompts, responses, ids, names = table.prompts, table.responses, table.ids, table.names
+                left_out = table.left_out
                 table.note_unread(str(file), quiet, ("span", "contrast"))
             else:
                 ids, names = None, None
@@ -221,7 +223,8 @@ def explain_response(
         if ids is not None:
             ids = [name for number, name in enumerate(ids) if number not in failures.numbers]
         if results:
-            _deliver(results, ids, html, json_file, details, quiet, failures.introduction)
+            introduction = f"{left_out} {failures.introduction}".strip()
+            _deliver(results, ids, html, json_file, details, quiet, introduction)
         failures.exit(len(prompts))
 
 

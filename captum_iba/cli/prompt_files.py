@@ -53,13 +53,19 @@ class TableOfPrompts(NamedTuple):
     unread: list[str]
     blank: list[str]
 
+    @property
+    def left_out(self) -> str:
+        """A sentence on the rows that are left out, because they have no prompt; else empty."""
+        from captum_iba._reading.wording import enumerated
+
+        if not self.blank:
+            return ""
+        return f"Left out, because the prompt is empty: {enumerated(self.blank[:_NAMED], len(self.blank[_NAMED:]))}."
+
     def note_unread(self, source: str, quiet: bool, of_all_rows: Collection[str] = ()) -> None:
         """Say which rows are left out, and which columns are not read; some are options for all rows."""
-        if self.blank:
-            from captum_iba._reading.wording import enumerated
-
-            rows = enumerated(self.blank[:_NAMED], max(0, len(self.blank) - _NAMED))
-            note(f"{source}: left out, because the prompt is empty: {rows}", quiet)
+        if said := self.left_out:
+            note(f"{source}: {said[0].lower()}{said[1:-1]}", False)  # they are in no output
         if self.unread:
             options = [f"; --{name} is for all rows" for name in of_all_rows if name in map(str.casefold, self.unread)]
             note(f"{source}: columns that are not read: {', '.join(self.unread)}{''.join(options)}", quiet)

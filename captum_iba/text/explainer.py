@@ -122,6 +122,11 @@ class TextExplainer:
         """The classifier, as it was given."""
         return self.classifier.model
 
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer, as it was given."""
+        return self.classifier.tokenizer
+
     def fingerprint(self) -> str:
         """Digest of the model, its weights and active adapters, and of the tokenizer; computed anew."""
         return layer_statistics.classifier_fingerprint(self.classifier)

@@ -21,13 +21,14 @@ from captum_iba._explain.check import (
 )
 from captum_iba._explain.leading_parts import (
     GroupSearch,
+    first_needed,
     kept_with_one,
     leading_in_order,
     most_without_one,
 )
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.thresholds import NEARLY_ALL
-from captum_iba.metrics.part_removal import removal_effects
+from captum_iba.metrics.part_removal import RemovalSequence, removal_effects
 from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.prompt_part_removal import CachedPromptRemoval, ChoiceRemoval
 
@@ -177,7 +178,9 @@ def check_by_removal(
         # Half of all parts can be compared with as many others.
         whole = float(removal.probabilities(removal(_whole(result)).double()))
         if whole - float(chances[n_half - 1]) >= NEARLY_ALL * (whole - float(chances[-1])):
-            leading = leading[:n_half]
+            found = RemovalSequence(tuple(leading), torch.tensor(first, dtype=torch.float64))
+            found = first_needed(removal, found, n_half, len(order), _ADDS)
+            leading, chances = list(found.parts), removal.probabilities(found.without)
 
     def probabilities(kept: Kept) -> list[float]:
         return list(removal.probabilities(removal(torch.from_numpy(kept)).double()).tolist())

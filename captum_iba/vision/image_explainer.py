@@ -36,7 +36,7 @@ from captum_iba.vision.image_settings import (
     of_images,
     resolve_image_settings,
 )
-from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normalization, size_of
+from captum_iba.vision.images import Transform, as_batch, drawn, is_one, is_transparent, normalization, size_of
 from captum_iba.vision.region_check import rerank_by_removal, with_check_by_removal
 from captum_iba.vision.regions import RegionRemoval, regions_of_images
 
@@ -256,8 +256,7 @@ class ImageExplainer:
         layers = self.find_layers(batch, name)
         statistics = self._known(layers)
         smooth_where_possible = name == "default" and overrides.get("smoothing") is None
-        origin = self.classifier.provenance(statistics)
-        several = [images] if one else list(images)
+        origin, several = self.classifier.provenance(statistics), [images] if one else list(images)
 
         def explained(numbers: Sequence[int], settings: BottleneckSettings, named: str) -> list[ImageAttribution]:
             bottleneck = ImageBottleneck(
@@ -292,6 +291,7 @@ class ImageExplainer:
                     statistics=statistics_origin(statistics),
                     name=_name_of(several[i]),
                     original_size=size_of(several[i]),
+                    transparent=is_transparent(several[i]),
                     model=self.classifier.name,
                     provenance=origin,
                 )

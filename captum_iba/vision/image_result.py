@@ -81,6 +81,7 @@ class ImageAttribution(JsonResult):
         provenance (dict): Versions of the libraries, device and precision, fingerprints of the model and statistics.
         other_labels (tuple): Of a multi-label model the other labels of at least 0.5, (label, probability).
         original_size (tuple of int or None): Rows and columns of the image before the transform, (H, W).
+        transparent (bool): Whether the image has transparent pixels, which lie on white for the model.
         multi_label (bool): Whether each label has a probability of its own, so that several or none are predicted.
 
     Examples::
@@ -116,6 +117,7 @@ class ImageAttribution(JsonResult):
     other_labels: tuple[tuple[str, float], ...] = ()
     multi_label: bool = False
     original_size: tuple[int, int] | None = None
+    transparent: bool = False
 
     @cached_property
     def bits(self) -> npt.NDArray[np.float64]:

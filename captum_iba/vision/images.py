@@ -71,13 +71,10 @@ def read_image(image: Any, name: str = "images") -> Pixels:
     from PIL.ImageOps import exif_transpose
 
     turned = exif_transpose(image)
-    if turned.mode == "La":
-        turned = turned.convert("LA")
-    if turned.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in turned.info:
-        turned = turned.convert("RGBA")
-        if turned.getchannel("A").getextrema() != (_OPAQUE, _OPAQUE):
+    if (layered := _with_alpha(turned)) is not None:
+        if _has_transparent_pixels(layered):
             warn_user(f"{name} has transparent pixels; they lie on white, which is what the model sees")
-        turned = pillow.alpha_composite(pillow.new("RGBA", turned.size, "white"), turned)
+        turned = pillow.alpha_composite(pillow.new("RGBA", layered.size, "white"), layered)
     return np.asarray(turned.convert("RGB"), dtype=np.uint8).copy()
 
 
@@ -132,6 +129,31 @@ def size_of(image: Any) -> tuple[int, int] | None:
             return size_of(file)
     width, height = image.size
     return (width, height) if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE else (height, width)
+
+
+def is_transparent(image: Any) -> bool:
+    """Whether an image has transparent pixels, which lie on white; False of a tensor that is an input already."""
+    if _is_input(image):
+        return False
+    if isinstance(image, (Tensor, np.ndarray)):
+        array = image.movedim(0, -1).cpu().numpy() if isinstance(image, Tensor) and image.ndim == 3 else image
+        return array.ndim == 3 and array.shape[-1] == 4 and bool((np.asarray(array)[..., 3] < _OPAQUE).any())
+    if isinstance(image, (str, os.PathLike)):
+        with _pillow().open(image) as file:
+            return is_transparent(file)
+    layered = _with_alpha(image)
+    return layered is not None and _has_transparent_pixels(layered)
+
+
+def _with_alpha(image: Any) -> Any:
+    """A PIL image as RGBA, if it has an alpha channel; else None."""
+    image = image.convert("LA") if image.mode == "La" else image
+    has_alpha = image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info
+    return image.convert("RGBA") if has_alpha else None
+
+
+def _has_transparent_pixels(layered: Any) -> bool:
+    return bool(layered.getchannel("A").getextrema() != (_OPAQUE, _OPAQUE))
 
 
 def _is_input(image: Any) -> bool:

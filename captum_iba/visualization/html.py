@@ -51,6 +51,10 @@ _MARKS = {
         "other words matter",
         "Words that do not lead matter: one alone, or those with the fewest bits together.",
     ),
+    "opposing_words": (
+        "words against",
+        "Without some words the class is much more probable: one alone, or those with the fewest bits.",
+    ),
     "other_order": (
         "other order alone",
         "Another leading word than the first lowers the probability most when it is deleted alone.",

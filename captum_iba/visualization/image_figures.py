@@ -128,9 +128,15 @@ def heat_over_image(attribution: DrawableImage) -> Pixels:
 
 
 def _is_muted(attribution: DrawableImage) -> bool:
-    """Whether removals are drawn dark, because the mean color that they leave is itself evidence for the class."""
+    """Whether removals are drawn dark: they leave the mean color, which has the class, too, or most regions lead."""
     check = attribution.check
-    return check is not None and is_of_mean_color(check.probability, check.without_all)
+    if check is None:
+        return False
+    return is_of_mean_color(check.probability, check.without_all) or _most_lead(attribution)
+
+
+def _most_lead(attribution: DrawableImage) -> bool:
+    return 2 * len(attribution.leading) > attribution.n_regions > 1
 
 
 def _shades(name: str) -> npt.NDArray[np.float64]:
@@ -157,6 +163,8 @@ def map_title(attribution: DrawableImage) -> str:
         said = "drawn dark, because the removal of the region with the most bits changes no pixel"
     elif _is_muted(attribution):
         dark = "drawn dark, because the mean color, which removed regions get, is evidence for the class"
+        if not is_of_mean_color(check.probability, check.without_all):
+            dark = "drawn dark, because most regions lead"
         said = f"{dark}: without the palest region the probability falls by at most {in_points(largest)}{several}"
     elif largest < LARGE_DROP:
         said = f"no region lowers the probability by more than {in_points(largest)}{several}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED
@@ -44,13 +45,17 @@ class PrintedText(NamedTuple):
         return [*self.warning, *self.decision, self.text, *self.rest]
 
 
-def printed_text(attribution: ExplainedText, legend: bool = True, details: bool = False) -> PrintedText:
+def printed_text(
+    attribution: ExplainedText, legend: bool = True, details: bool = False, once: Collection[str] = ()
+) -> PrintedText:
     """The explanation of a text in lines; control characters are spelled out.
 
     Args:
         attribution (TextAttribution): The explanation.
         legend (bool): Whether the legend is the last of it. Default: True.
         details (bool): Whether it has the bits, the layers and the settings, too. Default: False.
+        once (collection of str): Notes that are left out, because they are printed once for several texts.
+            Default: none.
     """
     warning, n_truncated = list[str](), attribution.tokens_truncated
     if n_truncated:
@@ -67,7 +72,7 @@ def printed_text(attribution: ExplainedText, legend: bool = True, details: bool 
         *listed,
         *filter(None, [percentage_note(attribution) if has_bits else ""]),
         *check,
-        *notes(attribution),
+        *(note for note in notes(attribution) if note not in once),
         *(_details(attribution) if has_bits else []),
         *legend_lines([word_legend(attribution, bits=details)] if legend else []),
     ]
@@ -99,13 +104,17 @@ def _as_read(attribution: ExplainedText, sequence: int) -> str:
     return before + source[start:end] + (" …" if has_characters(source[end:]) else source[end:])
 
 
-def terminal_text(attribution: ExplainedText, legend: bool = True, details: bool = False) -> Group:
+def terminal_text(
+    attribution: ExplainedText, legend: bool = True, details: bool = False, once: Collection[str] = ()
+) -> Group:
     """The decision, the colored text, and the leading words, with a bar each.
 
     Args:
         attribution (TextAttribution): Attribution to show. Control characters in it are spelled out.
         legend (bool): Whether what the columns of the list are is the last of it. Default: True.
         details (bool): Whether it has the bits, the layers and the settings, too. Default: False.
+        once (collection of str): Notes that are left out, because they are printed once for several texts.
+            Default: none.
 
     Returns:
         rich.console.Group: For ``rich.console.Console.print``.
@@ -142,7 +151,7 @@ def terminal_text(attribution: ExplainedText, legend: bool = True, details: bool
             background, ink = colors[level]
             underlined = "underline " * token_map.leads(part)
             line.append(printable(part.text), style=f"{underlined}{ink} on {background}")
-    printed = printed_text(attribution, legend, details)
+    printed = printed_text(attribution, legend, details, once)
     warning = [Text(of_truncation, style="bold yellow") for of_truncation in printed.warning]
     decision = Text("\n".join(printed.decision), style="bold")
     return Group(*warning, decision, line, Text("\n".join(printed.rest)))

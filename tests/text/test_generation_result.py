@@ -745,3 +745,39 @@ def test_a_choice_that_is_even_without_the_leading_parts_is_undecided(explainer)
     whole = replace(result, probability=0.9)
     for without, said in ((0.499, "and the model is undecided"), (0.3, 'and the model prefers "a good film"')):
         assert said in replace(whole, check=replace(result.check, probability=0.9, without_leading=without)).answer
+
+
+def test_a_leading_part_without_which_the_response_is_more_probable_is_told(explainer):
+    """ "Without ... and the question "red" falls to 0.1%": without the question alone it rose from 3.6% to 32.4%."""
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    parts = [replace(part, effect=0.1, effect_alone=0.02) for part in result.parts]
+    parts[2] = replace(parts[2], effect_alone=-2.0)
+    check = replace(result.check, leading=(0, 2), probability=0.04, without_leading=0.001)
+    one = replace(result, parts=tuple(parts), probability=0.04, check=check)
+    rises = f'Without "{one.parts[2].text.strip()}" alone it rises to 29.6%.'
+    assert rises in one.answer and "None of them alone" not in one.answer
+    others = replace(one, check=replace(check, leading=(0, 1)))
+    assert "alone it rises" not in others.answer  # its label says it
+    together = replace(one, parts=tuple(replace(part, effect_alone=-0.001) for part in one.parts))
+    assert "None of them alone lowers the probability by 1% of its value." in together.answer
+
+
+def test_a_part_that_changes_the_choice_to_the_explained_response_is_told(explainer):
+    """The model preferred the other response, and no sentence said that one deletion turns it."""
+    result = explainer.explain(PROMPT, "a bad film", contrast="a good film", check=True, **QUICK)
+    parts = [replace(part, effect=0.1, effect_alone=0.02) for part in result.parts]
+    parts[1] = replace(parts[1], effect_alone=-2.0)
+    check = replace(result.check, leading=(0,), probability=0.3, without_leading=0.1)
+    one = replace(result, parts=tuple(parts), probability=0.3, check=check)
+    name = one.parts[1].text.strip()
+    assert f'Without "{name}" alone it rises to 76.0%, and the model prefers "a bad film".' in one.answer
+
+
+def test_a_quarter_of_a_mean_over_tokens_confirms(result):
+    """77% were left of a response off the point, and it was "confirmed"."""
+    parts = tuple(replace(part, effect=None, effect_alone=None) for part in result.parts)
+    result = replace(result, parts=parts)
+    check = PromptCheck(1, 0.6, 0.46, 0.6, 0.6, 10, leading=(0,))
+    for left, said in ((0.46, "weakly confirmed"), (0.44, "confirmed")):
+        one = replace(result, probability=0.6, check=replace(check, without_leading=left))
+        assert one.verdict == said

@@ -549,9 +549,12 @@ def test_an_answer_with_many_leading_words_says_where_half_of_the_decrease_is():
         removal_order=(0, 1, 2, 3, 4, 5),
         without_first=(0.8, 0.45, 0.4, 0.3, 0.2, 0.1),
     )
-    assert "falls from 90.0% to 10.0%. Without the first 2 leading words it is 45.0%." in result.answer
+    assert (
+        "falls from 90.0% to 10.0%. Without the first 2 leading words the probability of positive is still 45.0%."
+        in result.answer
+    )
     late = dataclasses.replace(result, without_first=(0.8, 0.8, 0.8, 0.8, 0.2, 0.1))
-    assert "leading words it is" not in late.answer
+    assert "is still" not in late.answer
     few = dataclasses.replace(result, removal_order=(0, 1), without_first=(0.4, 0.1))
     assert "leading words it is" not in few.answer
     assert [row.number for row in result.rows][:6] == [0, 1, 2, 3, 4, 5] and len(result.rows) == 13

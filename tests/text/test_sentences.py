@@ -10,7 +10,7 @@ import pytest
 from captum_iba._reading import codes
 from captum_iba._reading.check_sentences import VERDICTS, CheckRow, CheckSentences
 from captum_iba._reading.codes import by_code, findings
-from captum_iba._reading.findings import _numbered, verdicts
+from captum_iba._reading.findings import _numbered, notes_of_all, verdicts
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.removal_check import DeletionCheck, PredictionChange
@@ -18,6 +18,7 @@ from captum_iba._reading.wording import NEUTRAL_TEXTS
 from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.visualization import token_page
+from captum_iba.visualization.printed_text import printed_text
 from tests.visualization.examples import attribution, by_rank
 
 FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
@@ -317,10 +318,10 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     said = str(long)
     n_alone = sum(row.is_deleted for of in ranked_words(long) for row in of)
     n_together = sum(effect is not None for effect in long.effects)
-    assert (
-        f"{n_together} of the 80 words and punctuation marks were deleted together, and {n_alone} alone, chosen by "
-        "bits and gradients: others may matter, too (rerank, --rerank, measures more)." in said
+    tried = (
+        f"{n_together} of the 80 words and punctuation marks were tried as leading words, and {n_alone} were deleted"
     )
+    assert f"{tried} alone, chosen by bits and gradients: others may matter, too (rerank, --rerank, measures" in said
     short = film_explainer.explain("A dull film about a man.", check=True)
     assert "others may matter" not in str(short) and short.check.decision in short.sentences[0]
 
@@ -648,3 +649,13 @@ def test_the_columns_of_an_improbable_class_are_those_of_its_legend():
     result = replace(result, effects=(1.0, 0.5, None), without=(0.0008, 0.0009, 0.001))
     assert not ranked_words(result)[0]
     assert "and those above" not in str(result) and "and those above" not in result.legend()
+
+
+def test_a_note_of_all_texts_is_told_once():
+    """The sentence on neutral statistics stood under each of twelve texts."""
+    few = {"bits": [90.0, 3.0], "unneeded_bits": 1.0, "open_bits": 200.0}
+    results = [attribution(text, statistics=NEUTRAL_TEXTS, **few) for text in ("a b", "c d")]
+    (said,) = notes_of_all(results)
+    assert said.startswith(f"The statistics are those of {NEUTRAL_TEXTS}.") and notes_of_all(results[:1]) == []
+    assert said in str(results[0]) and said not in "\n".join(printed_text(results[0], once=[said]).lines)
+    assert notes_of_all([*results, attribution("e f")]) == notes_of_all([]) == []

@@ -29,7 +29,13 @@ from captum_iba.vision.images import read_image, size_of
 from captum_iba.vision.region_check import check_by_removal, rerank_by_removal, with_check_by_removal
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
-from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
+from captum_iba.visualization.image_figures import (
+    heat_over_image,
+    heat_positions,
+    leading_regions,
+    map_title,
+    removal_map,
+)
 from tests.vision.examples import image_attribution
 
 
@@ -355,7 +361,8 @@ def test_regions_without_which_the_class_is_more_probable():
     each = (0.3,) * 6 + (0.999,) * 5 + (0.9,) * 4 + (0.1,)
     more = replace(check, without_each=each, leading=(15,), without_first=(0.1,), without_others=())
     many = replace(result, regions=regions, check=more, values=(*result.values, *(0.0,) * 12))
-    said = "6 other regions lower it by more than 10 points alone, and 5 other regions may speak against dog."
+    said = "6 regions that do not lead lower it by more than 10 points alone, "
+    said += "and 5 regions that do not lead may speak against dog."
     assert said in many.answer and len(many.other_rows) == 5 + 3
 
 
@@ -802,3 +809,40 @@ def test_numbers_of_the_list_stand_in_the_picture():
     _, ax = plot_image(result)
     assert [(text.get_text(), text.get_position()) for text in ax.texts] == [("1", (5.5, 5.5)), ("2", (1.5, 1.5))]
     assert not plot_image(result, count=1)[1].texts
+
+
+def test_where_most_regions_lead_the_map_is_dark_and_the_others_are_removed_together():
+    """15 of 16 regions led in a bright map, and the 46.9% of an image of the mean color stood nowhere."""
+    result = image_attribution()
+    check = replace(result.check, n_removed=3, leading=(3, 0, 1), without_each=(0.8, 0.8, 0.9, 0.8), n_random=0)
+    check = replace(check, without_random=np.nan, without_least=np.nan, without_rest=0.88, without_all=0.4)
+    result = replace(result, check=check)
+    said = str(result)
+    assert "Not compared with others" in said and "88.0%  without the other region" in said
+    assert "40.0%  of an image of the mean color alone" in said and result.verdict == ""
+    few = replace(result, check=replace(check, n_removed=1, leading=(3,)))
+    assert heat_over_image(result).astype(int).sum() < heat_over_image(few).astype(int).sum()
+    assert "drawn dark, because most regions lead" in map_title(result)
+
+
+def test_many_leading_regions_are_folded():
+    result = image_attribution(size=16)
+    regions = tile_regions(16, 16, n_tiles=4)
+    each = tuple(0.5 + 0.02 * i for i in range(16))
+    order = tuple(range(9))
+    first = tuple(0.8 - 0.05 * i for i in order)
+    check = ImageCheck(9, 0.9, 0.3, np.nan, np.nan, 0, each, leading=order, without_first=first)
+    none = {"measured": (), "effects": (), "effects_alone": ()}
+    result = replace(result, regions=regions, check=check, values=(0.1,) * 16, **none)
+    page = image_page([replace(result, n_in_turn=0)])
+    assert "<summary>4 more leading regions" in page and "What decides is spread over many regions." in page
+    assert all(f'<span class="place">{number}.</span>' in page for number in range(1, 10))
+
+
+def test_transparent_pixels_are_told_where_the_image_is_handed_over():
+    """The note was on a terminal alone, and the class was that of an image with a white band."""
+    said = "The image has transparent pixels: they lie on white, which is what the model sees."
+    result = replace(image_attribution(), transparent=True)
+    assert said in str(result) and said in image_page([result]) and said in result.to_dict()["sentences"][0]
+    assert ImageAttribution.from_dict(json.loads(result.to_json())).transparent
+    assert said in replace(result, check=None).answer and said not in str(image_attribution())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from captum_iba.vision.images import as_batch, drawn, normalization, read_image
+from captum_iba.vision.images import as_batch, drawn, is_transparent, normalization, read_image
 
 GENERATOR = np.random.default_rng(0)
 COLOR = GENERATOR.integers(0, 256, (6, 8, 3), dtype=np.uint8)
@@ -39,6 +39,25 @@ def test_every_kind_of_image_is_the_same(kind, tmp_path):
 @pytest.mark.parametrize("grey", [GREY, GREY[..., None], Image.fromarray(GREY)])
 def test_grey_images_get_three_channels(grey):
     assert np.array_equal(read_image(grey), np.repeat(GREY[..., None], 3, -1))
+
+
+def test_transparent_images_are_known(tmp_path):
+    clear = np.full((4, 5, 4), 255, dtype=np.uint8)
+    clear[0, 0, 3] = 0
+    opaque = np.full((4, 5, 4), 255, dtype=np.uint8)
+    Image.fromarray(clear).save(tmp_path / "clear.png")
+    palette = Image.fromarray(clear[..., 0]).convert("P")
+    palette.info["transparency"] = int(np.asarray(palette)[0, 0])
+    for image in (
+        clear,
+        torch.from_numpy(clear).movedim(-1, 0),
+        Image.fromarray(clear),
+        tmp_path / "clear.png",
+        palette,
+    ):
+        assert is_transparent(image)
+    for image in (opaque, Image.fromarray(opaque), clear[..., :3], clear[..., 0], torch.rand(3, 4, 5)):
+        assert not is_transparent(image)
 
 
 def test_transparent_images_lie_on_white():
