@@ -47,6 +47,7 @@ from captum_iba.text.word_removal import TextRemoval, keep_words
 _ADDS, _ADDS_TO_CLOSENESS = 0.1, 0.02
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
+_N_EXCHANGED = 12  # words of a longer text that may take the place of a leading one
 _N_PAIRED = 20  # words of a text of which all pairs are tried
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
 
@@ -115,7 +116,12 @@ def rerank_by_removal(
     helping = [i for i in ranking(found) if effects.get(i, 0.0) > 0]
     order = np.array([i for i in ranking(found) if not own[i]])
     is_short = len(own) <= ALL_DELETED_ALONE
-    groups = GroupSearch(helping, order.tolist(), enough=COVERED_DECREASE) if search and is_short else None
+    groups = None
+    if search and is_short:
+        groups = GroupSearch(helping, order.tolist(), enough=COVERED_DECREASE)
+    elif search:  # words that were deleted alone may do more together, also those that raise it alone
+        tried = [i for i in order.tolist() if before[i] is not None]
+        groups = GroupSearch(helping[:_N_EXCHANGED], tried, n_candidates=_N_EXCHANGED, largest=1)
     if not helping and not known and (groups is None or len(order) > _N_PAIRED):
         return found
     if groups is not None and len(order) <= _N_PAIRED:
