@@ -32,16 +32,16 @@ def change_sentence(said: CheckSentences) -> str:
 
 def _fewest(said: CheckSentences, change: PredictionChange) -> str:
     named, to = [said.spelled[i] for i in change.parts], printable(change.decision)
-    chance = format_probability(change.probability)
+    chance = "" if change.probability is None else f" {format_probability(change.probability)}"
     if len(named) == 1:
         predicts = f'prefers "{to}"' if said.noun == "part" else f"predicts {to}"
-        return f"Without {named[0]} alone the model {predicts} ({chance})."
+        return f"Without {named[0]} alone the model {predicts}{f' ({chance[1:]})' * bool(chance)}."
     these = enumerated(named[:_MOST_NAMED], max(len(named) - _MOST_NAMED, 0))
     if len(named) > _FIRST and {*change.parts} == {*said.check.leading[: len(named)]}:
         these = f"the first {len(named)} leading {said.noun}s"
     as_many = change.n_sets - 1
     others = f"; at least {as_many} other set{'s' * (as_many > 1)} of as many {'do' if as_many > 1 else 'does'}, too"
-    found = f"The fewest {said.noun}s found that change the {_choice(said)}: {these} ({to} {chance})"
+    found = f"The fewest {said.noun}s found that change the {_choice(said)}: {these} ({to}{chance})"
     likely = f" With so many {said.noun}s a smaller set is likely." * (len(named) > _MANY)
     return f"{found}{others * (as_many > 0)}.{likely}"
 

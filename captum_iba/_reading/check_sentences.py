@@ -255,10 +255,10 @@ class CheckSentences:
     def _why_weak(self) -> list[str]:
         """What keeps the leading words from being confirmed; empty if nothing does."""
         # A mean over the tokens of a response falls less: many of them follow from those before them.
-        if fraction_left(self.check) > (MUCH if self.noun == "part" else _HALF):
-            return [f"most of {quantity(self.measured)} is left"]
         of_color = self.without_all is not None and self.without_all >= _HALF * self.check.probability
         blank = [f"an image of the mean color alone has more than half of {quantity(self.measured)}"] * of_color
+        if fraction_left(self.check) > (MUCH if self.noun == "part" else _HALF):
+            return [f"most of {quantity(self.measured)} is left", *blank]
         one = self._strong_other is not None
         take = f"another {self.noun} alone takes" if one else f"other {self.noun}s take"
         much = "as much" if self._without_any_others <= self.check.without_leading else "more than half as much"

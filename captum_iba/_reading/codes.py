@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from captum_iba._reading.check_sentences import CONFIRMING, MOST_LEAD, NOT_CONFIRMED, VERDICTS, CheckSentences
 from captum_iba._reading.findings import close_words, is_uncertain, unknown_words
-from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences, mean_color_sentence
+from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences, has_mean_color
 from captum_iba._reading.image_sentences import not_tried as regions_not_tried
 from captum_iba._reading.mask_state import is_improbable, is_lowered, lost_prediction, needs_hardly_anything
 from captum_iba._reading.prompt_sentences import (
@@ -110,7 +110,7 @@ def image_findings(image: ExplainedImage) -> list[str]:
             and is_unexplained(image.target_probability, image.closed_probability),
             **_of_check(said),
             "no_verdict": said is not None and said.doubt and not said.verdict and not image.is_improbable,
-            "mean_color": check is not None and mean_color_sentence(image, check),
+            "mean_color": check is not None and has_mean_color(image, check),
             "hidden_evidence": check is not None and not image.is_improbable and lowering(image, check),
             "lowered": not image.lost_prediction and lowers_it(image.target_probability, image.closed_probability),
             "opposing_parts": check is not None and opposing_regions(check),

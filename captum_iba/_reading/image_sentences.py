@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from captum_iba._reading.change_sentences import change_sentence
 from captum_iba._reading.check_sentences import CONFIRMING, CheckRow, CheckSentences
 from captum_iba._reading.decision import predicted_beside
@@ -94,11 +96,17 @@ def _averages(image: ExplainedImage) -> str:
     return "" if image.statistics == OWN_STATISTICS else averages_sentence(image, "this image")
 
 
+def has_mean_color(image: ExplainedImage, check: ImageCheck) -> bool:
+    """Whether an image of the mean color alone has at least half of the probability."""
+    blank = check.without_all
+    is_much = blank is not None and blank >= HALF * check.probability
+    return is_much and check.changes_pixels and not image.is_improbable
+
+
 def mean_color_sentence(image: ExplainedImage, check: ImageCheck) -> str:
     """That an image of the mean color alone has much of the probability, where that is no reason for no verdict."""
     blank = check.without_all
-    is_much = blank is not None and check.changes_pixels and blank >= HALF * check.probability > check.without_leading
-    if not is_much or is_of_mean_color(check.probability, blank) or image.is_improbable:
+    if not has_mean_color(image, check) or is_of_mean_color(check.probability, blank) or image.is_improbable:
         return ""
     return (
         f"Without any of the regions, as an image of the mean color alone, it is {format_probability(blank or 0.0)}: "
@@ -121,7 +129,9 @@ def _doubt(image: ExplainedImage, check: ImageCheck) -> str:
         target, blank = printable(image.target_label), format_probability(check.without_all or 0.0)
         return f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
     if 2 * len(lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
-        return f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
+        n_lower, n_others = len(lowering(image, check)), len(check.without_each) - len(image.leading)
+        which = f"{n_lower} of the {n_others} other regions"
+        return f"{which} lower {quantity(_measured(image))} by more than 10 points alone, too"
     return ""
 
 
@@ -156,8 +166,18 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
     sentences.append(f"{capitalized(others)}." if others else "")
     if len(image.leading) > _MANY:
         sentences.append("What decides is spread over many regions.")
-    sentences += [not_tried(image, check), TRANSPARENT * image.transparent]
+    sentences += [_large(image), not_tried(image, check), TRANSPARENT * image.transparent]
     return " ".join(filter(None, sentences))
+
+
+def _large(image: ExplainedImage) -> str:
+    """That the leading regions are more than half of the image, where regions have different sizes; else empty."""
+    sizes = [int(count) for count in np.bincount(image.regions.ravel())]
+    share = sum(sizes[i] for i in image.leading) / sum(sizes)
+    if share <= HALF or 2 * len(image.leading) > image.n_regions or not image.leading:
+        return ""
+    which = "leading region is" if len(image.leading) == 1 else f"{len(image.leading)} leading regions are"
+    return f"The {which} {share:.0%} of the image; the others are smaller."
 
 
 def not_tried(image: ExplainedImage, check: ImageCheck) -> str:

@@ -10,7 +10,7 @@ from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS, CheckSe
 from captum_iba._reading.findings import what_bits_keep
 from captum_iba._reading.mask_sentences import averages_sentence, remark
 from captum_iba._reading.mask_state import has_percentages
-from captum_iba._reading.prompt_sentences import leading_numbers, part_check, part_verdict
+from captum_iba._reading.prompt_sentences import is_unsupported, leading_numbers, part_check, part_verdict
 from captum_iba._reading.protocols import ExplainedResponse, ExplainedText
 from captum_iba._reading.rows import (
     CHANGES_CHOICE,
@@ -144,6 +144,7 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
         terms
         | labels
         | _together_legend(leading, response.rows, "part")
+        | ({"pale bar": "the prompt adds little to the response"} if is_unsupported(response) else {})
         | verdict_legend(part_verdict(response), what, "part")
         | check_legend(None if response.check is None else part_check(response), "part", terms)
     )

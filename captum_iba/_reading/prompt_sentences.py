@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from captum_iba._reading.change_sentences import change_sentence
-from captum_iba._reading.check_sentences import CheckSentences, lowest_alone
+from captum_iba._reading.check_sentences import CONFIRMING, NOT_CONFIRMED, CheckSentences, lowest_alone
 from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
 from captum_iba._reading.removal_check import PromptCheck
@@ -17,6 +17,7 @@ from captum_iba._reading.thresholds import (
     MOST,
     NEARLY_ALL,
     NEARLY_AS_MUCH,
+    NOTICEABLE,
     SAME,
     fraction_left,
     is_lost,
@@ -28,7 +29,7 @@ from captum_iba._reading.wording import brief, capitalized, format_probability, 
 from captum_iba._reading.wording import visible as with_symbols
 
 _NAMED = 3
-_HALF = 0.5
+_HALF, _EACH = 0.5, "Each of them alone"
 _EVEN = 0.45  # of a choice, up to one half: it prefers neither response
 _CANCEL = "The parts for and against the response cancel out"
 _DISAGREE = "Two measures disagree"
@@ -48,17 +49,31 @@ def answer(response: ExplainedResponse) -> str:
     said, wholes = "" if response.check is None else part_check(response).answer, _whole_responses(response)
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     change = "" if response.check is None else change_sentence(part_check(response))
-    lowered = _unexplained(response) if lowers_response(response) else ""
+    lowered, together = _unexplained(response) if lowers_response(response) else "", _only_together(response)
+    if is_unsupported(response):
+        sentences.insert(0, _unexplained(response))
     beside = [
-        _only_together(response),
+        together,
         change,
-        _risen(response),
+        "" if together.startswith(_EACH) else _risen(response),
+        _risen_without_others(response),
         _next_to_response(response),
         lowered,
         _unlikely(response),
         SYSTEM * bool(response.system),
     ]
     return " ".join(filter(None, [*sentences, *beside]))
+
+
+def is_unsupported(response: ExplainedResponse) -> bool:
+    """Whether a response has nearly as much with all parts masked, and no check confirms its leading parts."""
+    is_said = gives_as_much(response) and not lowers_response(response)
+    return is_said and response.check is not None and part_verdict(response) not in CONFIRMING
+
+
+def is_pale(response: ExplainedResponse) -> bool:
+    """Whether bars and colors are pale: a check does not confirm the leading parts, or the prompt adds little."""
+    return part_verdict(response) == NOT_CONFIRMED or is_unsupported(response)
 
 
 def lowers_response(response: ExplainedResponse) -> bool:
@@ -68,11 +83,14 @@ def lowers_response(response: ExplainedResponse) -> bool:
 
 def _only_together(response: ExplainedResponse) -> str:
     """That no leading part lowers the probability alone; else empty."""
-    alone = [probability_without(response, part) for part in response.leading]
+    leading = () if response.check is None else response.check.leading
+    alone = [probability_without(response, response.parts[i]) for i in leading]
     if response.check is None or len(alone) < 2 or not min(alone) >= SAME * response.probability:
         return ""
     if fraction_left(response.check) > SAME:
         return ""
+    if min(alone) > response.probability + NOTICEABLE:
+        return f"{_EACH} raises it, to {' and '.join(map(format_probability, alone))}."
     return f"None of them alone lowers {quantity(response.measured)} by 1% of its value."
 
 
@@ -90,6 +108,20 @@ def _risen(response: ExplainedResponse) -> str:
     prefers = f', and the model prefers "{printable(with_symbols(response.explained).strip())}"' * changes
     chance = format_probability(alone[most])
     return f"Without {_quoted(response, response.parts[most])} alone it rises to {chance}{prefers}."
+
+
+def _risen_without_others(response: ExplainedResponse) -> str:
+    """That the probability rises much without all parts that do not lead; else empty."""
+    check = response.check
+    if check is None or not response.leading:
+        return ""
+    n_others = len(response.parts) - len(response.leading)
+    is_rest = n_others == check.n_removed == len(check.least)
+    left = check.without_rest if check.without_rest is not None else check.without_least if is_rest else None
+    if left is None or not rises_much(check.probability, left):
+        return ""
+    others = f"{n_others} other parts" if n_others > 1 else "other part"
+    return f"Without the {others} it rises to {format_probability(left)}."
 
 
 def _next_to_response(response: ExplainedResponse) -> str:
@@ -127,7 +159,11 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     lost = _lost(response) if response.check is None else ""
-    said = [_least(response), lost, "" if lowers_response(response) else _unexplained(response)]
+    said = [
+        _least(response),
+        lost,
+        "" if lowers_response(response) or is_unsupported(response) else _unexplained(response),
+    ]
     return list(filter(None, [*said, _cut(response)]))
 
 

@@ -25,7 +25,7 @@ class PredictionChange:
     Attributes:
         parts (tuple of int): Their numbers.
         decision (str): The class that is predicted without them.
-        probability (float): Its probability.
+        probability (float or None): Its probability; None of a token, an answer or a word at a mask token.
         n_sets (int): Number of sets of as many parts that were removed, and change the prediction. Default: 1.
         alone (tuple of (int, str)): Number of each part without which alone the prediction changes, as far as it was
             removed alone, and the class that is predicted then. Default: none is known.
@@ -35,7 +35,7 @@ class PredictionChange:
 
     parts: tuple[int, ...]
     decision: str
-    probability: float
+    probability: float | None
     n_sets: int = 1
     alone: tuple[tuple[int, str], ...] = ()
     second_decision: str = ""

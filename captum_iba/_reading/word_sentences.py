@@ -56,13 +56,14 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
     sentences = [none_leads if said.none_leads else said.answer]
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
+    undecided = ""  # which is told first: there is little to explain
     if is_nearly_undecided(attribution):
         assert check.change is not None
         second = f"{printable(check.change.second_decision)} {format_probability(check.change.second_probability)}"
         first = f"{attribution.target_label} {format_probability(check.probability)}"
-        sentences.append(f"The model is nearly undecided: {first}, {second}.")
+        undecided = f"The model is nearly undecided: {first}, {second}."
     if is_undecided(attribution):
-        sentences.append(f"The model is undecided: nothing has more than {format_probability(check.probability)}.")
+        undecided = f"The model is undecided: nothing has more than {format_probability(check.probability)}."
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if only_together(attribution) or _is_much_deleted(attribution, check):
@@ -70,6 +71,7 @@ def _said_of_words(attribution: ExplainedText) -> list[str]:
     n_leading = len(ranked_words(attribution)[0])
     few = check.change is not None and n_leading > _MANY and 2 * len(check.change.parts) <= n_leading
     sentences.insert(0 if few else len(sentences), change_sentence(said))  # the few say more than the many
+    sentences.insert(0, undecided)
     if not is_predicted(attribution):
         sentences.append(_against(attribution))
         if is_improbable(attribution) and attribution.target != attribution.predicted:

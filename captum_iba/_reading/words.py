@@ -23,7 +23,7 @@ from captum_iba._reading.rows import (
 from captum_iba._reading.thresholds import NOTICEABLE, is_much_lower, rises_much
 from captum_iba._reading.wording import visible
 
-_AGAINST, _BESIDE = 3, 10  # words against the target, and others, that are listed
+_AGAINST, _BESIDE, _MATTER = 3, 10, 10  # words against the target, others, and those that matter alone, in lists
 _KNOWN = "_ranked_words"
 _LEAST_SCALE = 0.5  # nats that have the full color at least
 
@@ -211,7 +211,7 @@ def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> l
     strongest three against it, which are the last.
     """
     others, against = _beside(leading, rest)
-    others = _first(others, _BESIDE + sum(row.matters_alone for row in others))
+    others = _first(others, _BESIDE + min(_MATTER, sum(row.matters_alone for row in others)))
     return [*others, *_first(against, _AGAINST)]
 
 
@@ -221,7 +221,8 @@ def not_listed(attribution: ExplainedText) -> str:
     others, against = _beside(leading, rest)
     listed = standing_out(leading, rest)
     n_others, n_against = (sum(row not in listed for row in rows) for rows in (others, against))
-    said = [f"{n_others} words with a bar of at least 15% of the longest"] if n_others else []
+    label = " that matter alone or change the prediction," if any(row.matters_alone for row in others) else ""
+    said = [f"{n_others} words{label} with a bar of at least 15% of the longest"] if n_others else []
     said += [f"{n_against} words that may speak against {attribution.target_label}"] if n_against else []
     return f"Not in the list: {' and '.join(said)}." if said else ""
 

@@ -30,7 +30,7 @@ from captum_iba._explain.leading_parts import (
 from captum_iba._reading.mask_state import is_improbable
 from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
 from captum_iba._reading.places import is_punctuation
-from captum_iba._reading.removal_check import DeletionCheck
+from captum_iba._reading.removal_check import DeletionCheck, PredictionChange
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, N_RANDOM, SAME
 from captum_iba._reading.words import ranked_words
 from captum_iba.metrics.part_removal import removal_effects
@@ -48,6 +48,7 @@ _ADDS, _ADDS_TO_CLOSENESS = 0.1, 0.02
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
 _N_EXCHANGED = 12  # words of a longer text that may take the place of a leading one
+_HALF, _N_CHANGING = 0.5, 20  # below this probability, and of so many words, what another head says is asked
 _N_PAIRED = 20  # words of a text of which all pairs are tried
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
 
@@ -219,8 +220,11 @@ def _adds(removal: TextRemoval) -> float:
 def _with_change(removal: TextRemoval, attribution: TextAttribution) -> TextAttribution:
     """The attribution with the fewest words that change the prediction, if that is what is explained."""
     classifier, check = removal.classifier, attribution.check
-    is_class = attribution.explained is None and classifier.head.has_classes and not classifier.multi_label
-    if check is None or not is_class or attribution.target != attribution.predicted:
+    if check is None or classifier.multi_label or attribution.target_label != attribution.predicted_label:
+        return attribution
+    if attribution.explained is not None:
+        return replace(attribution, check=replace(check, change=_change_of_head(removal, attribution)))
+    if not classifier.head.has_classes:
         return attribution
     found = change_of_prediction(
         lambda kept: removal.probabilities(_numbers(kept.numpy())),
@@ -230,6 +234,24 @@ def _with_change(removal: TextRemoval, attribution: TextAttribution) -> TextAttr
         len(attribution.words),
     )
     return replace(attribution, check=replace(check, change=found))
+
+
+def _change_of_head(removal: TextRemoval, attribution: TextAttribution) -> PredictionChange | None:
+    """The single words without which another head says something else, of those without which it falls below half."""
+    about, words = attribution.explained, range(len(attribution.words))
+    assert about is not None
+    low = {i: without for i, without in enumerate(attribution.without) if without is not None and without < _HALF}
+    if about.kind == "value" or not low:
+        return None
+    changed = []
+    for i in sorted(low, key=low.__getitem__)[:_N_CHANGING]:
+        decision = decision_about(removal.classifier, keep_words(removal.encoded, set(words) - {i}), about)
+        if decision not in ("", about.label):
+            changed.append((i, decision))
+    if not changed:
+        return None
+    (first, decision), *_ = changed
+    return PredictionChange((first,), decision, None, len(changed), tuple(sorted(changed)))
 
 
 def _missed(attribution: TextAttribution) -> list[int]:

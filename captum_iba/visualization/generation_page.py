@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._reading.check_sentences import NOT_CONFIRMED, summary
+from captum_iba._reading.check_sentences import summary
 from captum_iba._reading.legend import Legend, color_legend, merged_legend, part_labels
 from captum_iba._reading.prompt_sentences import (
     CUT_OFF,
     bits_of_prompt,
+    is_pale,
     leading_numbers,
     part_check,
     probability_without,
@@ -172,7 +173,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "check": None if attribution.check is None else part_check(attribution),
         "about_bits": bits_of_prompt(attribution),
         "in_turn": is_in_turn(listed),
-        "pale": attribution.verdict == NOT_CONFIRMED,
+        "pale": is_pale(attribution),
         "unlisted": attribution.unlisted([attribution.parts[row.number] for row in listed]),
         "measured": any(row.is_measured for row in listed),
     }
@@ -188,8 +189,8 @@ def _pieces(
     """The prompt in order: parts, each colored as its bar up to the largest one, and what is between them."""
     largest = max(bars) or 1.0
     # Where the check does not confirm the leading parts, colors are pale.
-    is_pale = with_effect and attribution.verdict == NOT_CONFIRMED
-    scale, pieces, place = Scale(largest / PALE if is_pale else largest), [], 0
+    is_muted = with_effect and is_pale(attribution)
+    scale, pieces, place = Scale(largest / PALE if is_muted else largest), [], 0
     leading = leading_numbers(attribution) if with_effect else set()
     relations = {row.number: row.relation for row in attribution.rows} if with_effect else {}
     for number, (part, of_part, share, depth) in enumerate(zip(attribution.parts, bits, shares, bars, strict=True)):

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from captum_iba._reading.check_sentences import NOT_CONFIRMED
 from captum_iba._reading.legend import Legend, legend_lines
-from captum_iba._reading.prompt_sentences import CUT_OFF, bits_of_prompt, leading_numbers, part_check
+from captum_iba._reading.prompt_sentences import CUT_OFF, bits_of_prompt, is_pale, leading_numbers, part_check
 from captum_iba._reading.protocols import ExplainedResponse
 from captum_iba._reading.rows import ListedPart, listed_name
 from captum_iba._reading.wording import format_number, format_probability, printable
@@ -62,7 +61,7 @@ def printed_response(response: PrintedResponse, legend: bool = True, details: bo
     lines = [*_headline(response), *filter(None, [response.answer])]
     if not response.leading:
         lines.append("No part speaks for it." if response.shares.any() else "No part has bits above the floor.")
-    lines += row_lines(leading, others, (), response.verdict == NOT_CONFIRMED, has_bits, titles)
+    lines += row_lines(leading, others, (), is_pale(response), has_bits, titles)
     if has_bits:
         lines += filter(None, [response.unlisted([part for part, _ in response.listed])])
     lines += [] if response.check is None else check_lines(part_check(response))

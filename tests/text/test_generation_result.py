@@ -781,3 +781,30 @@ def test_a_quarter_of_a_mean_over_tokens_confirms(result):
     for left, said in ((0.46, "weakly confirmed"), (0.44, "confirmed")):
         one = replace(result, probability=0.6, check=replace(check, without_leading=left))
         assert one.verdict == said
+
+
+def test_a_response_that_the_prompt_adds_little_to_says_so_first_and_is_pale(explainer):
+    """A sentence that matters to no one was drawn as most needed, and what overturns it was the last line."""
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    check = replace(result.check, leading=(0, 1), probability=0.5, without_leading=0.48, without_least=0.3)
+    one = replace(result, probability=0.5, closed_probability=0.49, masked_probability=0.5, check=check)
+    said = "With all parts masked the probability per token is 49.0%, nearly as much as with this prompt (50.0%)."
+    assert one.answer.startswith(said) and str(one).count(said) == 1
+    assert "█" not in str(one) and "pale bar" in one.legend()
+    others = {"without_least": 0.5, "without_random": 0.5, "lowest_random": 0.5}
+    confirmed = replace(one, check=replace(check, without_leading=0.1, **others))
+    parts = tuple(replace(part, effect_alone=0.0) for part in one.parts)
+    confirmed = replace(confirmed, parts=parts)
+    assert confirmed.verdict == "confirmed" and not confirmed.answer.startswith("With all parts")
+
+
+def test_leading_parts_that_raise_a_response_alone_are_told_with_their_numbers(explainer):
+    """ "None of them alone lowers the probability" was said of parts without which it is two to four times as much."""
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    parts = [replace(part, effect=0.1, effect_alone=-0.5) for part in result.parts]
+    n_parts = len(parts)
+    rest = tuple(range(2, n_parts))
+    check = replace(result.check, leading=(0, 1), probability=0.02, without_leading=0.001, without_rest=0.64)
+    one = replace(result, parts=tuple(parts), probability=0.02, check=check)
+    assert "Each of them alone raises it, to 3.3% and 3.3%." in one.answer
+    assert f"Without the {len(rest)} other parts it rises to 64.0%." in one.answer

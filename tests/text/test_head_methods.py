@@ -336,3 +336,27 @@ def test_rows_of_another_tolerance_are_not_used(wordpiece, tmp_path):
         compare_texts(values, [TEXT], methods=["leave_one_out"], tolerance=0.1, folder=tmp_path)
     again = compare_texts(values, [TEXT], methods=["leave_one_out"], tolerance=1.0, folder=tmp_path)
     assert again.rows == compared.rows
+
+
+def test_single_words_that_change_what_another_head_says_are_labelled(entities):
+    """The answer said that "Captain" decides, and each of three words changed the class of "Jordan"."""
+    tokenizer, found = entities.tokenizer, 0
+    for word in range(5):
+        result = entities.explain("the unbelievable film was good.", word=word, n_steps=1, check=True)
+        if result.target_label != result.predicted_label or result.check.change is None:
+            continue
+        change, label = result.check.change, result.explained.number
+        assert change.probability is None and {*change.parts} <= dict(change.alone).keys()
+        own = [i for i, one in enumerate(result.words) if result.explained.holds(one.sequence, one.start, one.end)]
+        for i, decision in change.alone:
+            kept = [token for token in result.tokens if token.word != i]
+            at = next(place for place, token in enumerate(kept) if token.word in own)
+            ids = torch.tensor([tokenizer.convert_tokens_to_ids([token.token for token in kept])])
+            with torch.no_grad():
+                predicted = int(entities.model(input_ids=ids).logits[0, at].argmax())
+            assert predicted != label and LABELS[predicted] == decision
+            found += 1
+        labels = {row.number: row.relation for rows in ranked_words(result) for row in rows}
+        others = [i for i, _ in change.alone if i not in result.check.leading]
+        assert all(labels[i] == "changes the prediction" for i in others)
+    assert found
