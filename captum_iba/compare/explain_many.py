@@ -79,7 +79,9 @@ class _Explaining:
 
     def explain(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> list[TextAttribution]:
         assert isinstance(self.explainer, TextExplainer)
-        return self.explainer.explain(texts, pairs, targets, batch_size=len(texts), **self.settings)
+        with warnings.catch_warnings():  # pairs with an empty text are known, by their numbers among all
+            warnings.filterwarnings("ignore", message=r"(texts|pairs)\[\d+\] is (empty|only white space)")
+            return self.explainer.explain(texts, pairs, targets, batch_size=len(texts), **self.settings)
 
     def explain_other_heads(
         self, texts: list[str], pairs: list[str] | None, columns: dict[str, list[Any]], first: int

@@ -683,3 +683,16 @@ def test_a_pair_with_an_empty_text_gets_the_statistics_of_single_texts(bert, wor
     single, half = (TextExplainer(bert, wordpiece).explain("the film was good", pair, n_steps=2) for pair in (None, ""))
     assert single.statistics == half.statistics
     assert [word.bits for word in half.words] == pytest.approx([word.bits for word in single.words], rel=1e-4)
+
+
+def test_an_empty_second_text_is_told_once_by_its_number_among_all(model, wordpiece):
+    """ "pairs[9] is empty" was followed by "pairs[2] is empty", its number among those that share a pass."""
+    explainer = TextExplainer(model, wordpiece, 2)
+    explainer.estimate_statistics(TEXTS, TEXTS)
+    pairs = ["the film was good"] * 5 + [""]
+    texts = [f"the film was {'not ' * i}good" for i in range(6)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        explain_texts(LocalExecutor(), explainer, texts, pairs, batch_size=2, **QUICK)
+    told = [str(one.message) for one in caught if "is empty" in str(one.message)]
+    assert told == ["pairs[5] is empty: of such a pair the model reads one text"]
