@@ -43,7 +43,7 @@ class PredictionChange:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """What :func:`dataclasses.asdict` gave, also after JSON.
+        """What ``dataclasses.asdict`` gave, also after JSON.
 
         Raises:
             TypeError: A field is missing, or unknown.
