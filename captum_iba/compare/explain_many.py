@@ -34,6 +34,7 @@ from captum_iba.text.arguments import (
     check_texts,
     resolve_text_settings,
     targets_per_text,
+    warn_of_special_tokens,
 )
 from captum_iba.text.bottleneck import warn_of_lost_predictions
 from captum_iba.text.explainer import TextExplainer
@@ -79,8 +80,8 @@ class _Explaining:
 
     def explain(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> list[TextAttribution]:
         assert isinstance(self.explainer, TextExplainer)
-        with warnings.catch_warnings():  # pairs with an empty text are known, by their numbers among all
-            warnings.filterwarnings("ignore", message=r"(texts|pairs)\[\d+\] is (empty|only white space)")
+        with warnings.catch_warnings():  # what is said of single texts is said before, by their numbers among all
+            warnings.filterwarnings("ignore", message=r"(texts|pairs)\[\d+\] (is (empty|only white space)|has ')")
             return self.explainer.explain(texts, pairs, targets, batch_size=len(texts), **self.settings)
 
     def explain_other_heads(
@@ -202,7 +203,9 @@ def explain_texts(
     columns: dict[str, list[Any]] = {}
     if head.has_classes:
         columns["target"] = list(targets_per_text(target, len(first), explainer.classifier.labels))
-        batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)
+        encoded = explainer.classifier.encode(first, second)
+        warn_of_special_tokens(encoded)
+        batches = batches_by_length([len(item) for item in encoded], batch_size)
     else:
         columns = columns_per_text(target, settings, len(first))
         batches = [list(range(i, min(i + batch_size, len(first)))) for i in range(0, len(first), batch_size)]

@@ -696,3 +696,14 @@ def test_an_empty_second_text_is_told_once_by_its_number_among_all(model, wordpi
         explain_texts(LocalExecutor(), explainer, texts, pairs, batch_size=2, **QUICK)
     told = [str(one.message) for one in caught if "is empty" in str(one.message)]
     assert told == ["pairs[5] is empty: of such a pair the model reads one text"]
+
+
+def test_a_special_token_is_told_once_by_the_number_of_its_text_among_all(model, wordpiece):
+    explainer = TextExplainer(model, wordpiece, 2)
+    explainer.estimate_statistics(TEXTS)
+    texts = [*[f"the film was {'not ' * i}good" for i in range(5)], "a dull film [SEP] not a good film , a bad plot !"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        explain_texts(LocalExecutor(), explainer, texts, batch_size=2, **QUICK)
+    told = [str(one.message) for one in caught if "special token" in str(one.message)]
+    assert len(told) == 1 and told[0].startswith("texts[5] has '[SEP]', which the tokenizer reads as a special token")
