@@ -125,7 +125,8 @@ class CheckSentences:
         falls = "falls" if left <= MOST else "falls a little,"
         verb = falls if left <= SAME else "rises" if left >= 1 / SAME else "hardly changes,"
         changes = f"stays at {after}" if before == after else f"{verb} from {before} to {after}"
-        sentence = f"Without {self._deleted_by_name} {self.measured} {changes}"
+        comma = "," * (not self.names and not self.n_leading and self._deleted_by_name.endswith(")"))
+        sentence = f"Without {self._deleted_by_name}{comma} {self.measured} {changes}"
         if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
         if self.then:
@@ -360,6 +361,7 @@ class CheckSentences:
 
     @property
     def kinds(self) -> str:
+        """What is deleted, in the plural: of a text words and punctuation marks."""
         return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
 
     def _which_copies(self, name: str, place: str, count: int, where: str) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from captum_iba._reading.check_sentences import CONFIRMING, MOST_LEAD, NOT_CONFIRMED, VERDICTS, CheckSentences
 from captum_iba._reading.findings import close_words, is_uncertain, unknown_words
-from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences, has_mean_color
-from captum_iba._reading.image_sentences import not_tried as regions_not_tried
+from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences, has_mean_color, regions_not_tried
 from captum_iba._reading.mask_state import is_improbable, is_lowered, lost_prediction, needs_hardly_anything
 from captum_iba._reading.prompt_sentences import (
     LEAST_PROBABILITY,

@@ -88,7 +88,7 @@ def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
         spelled=[f"{image.name_of(i)} ({image.place_of(i)})" for i in range(image.n_regions)],
         other=_lowest_alone(image, check),
         shares=image.shares.tolist(),
-        caveat=" ".join(filter(None, [mean_color_sentence(image, check), _averages(image)])),
+        caveat=" ".join(filter(None, [_mean_color(image, check), _averages(image)])),
     )
 
 
@@ -103,7 +103,7 @@ def has_mean_color(image: ExplainedImage, check: ImageCheck) -> bool:
     return is_much and check.changes_pixels and not image.is_improbable
 
 
-def mean_color_sentence(image: ExplainedImage, check: ImageCheck) -> str:
+def _mean_color(image: ExplainedImage, check: ImageCheck) -> str:
     """That an image of the mean color alone has much of the probability, where that is no reason for no verdict."""
     blank = check.without_all
     if not has_mean_color(image, check) or is_of_mean_color(check.probability, blank) or image.is_improbable:
@@ -166,7 +166,7 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
     sentences.append(f"{capitalized(others)}." if others else "")
     if len(image.leading) > _MANY:
         sentences.append("What decides is spread over many regions.")
-    sentences += [_large(image), not_tried(image, check), TRANSPARENT * image.transparent]
+    sentences += [_large(image), regions_not_tried(image, check), TRANSPARENT * image.transparent]
     return " ".join(filter(None, sentences))
 
 
@@ -180,7 +180,7 @@ def _large(image: ExplainedImage) -> str:
     return f"The {which} {share:.0%} of the image; the others are smaller."
 
 
-def not_tried(image: ExplainedImage, check: ImageCheck) -> str:
+def regions_not_tried(image: ExplainedImage, check: ImageCheck) -> str:
     """How few regions were removed together, where the model makes the same prediction without them; else empty."""
     is_kept = check.decision == image.target_label and not image.is_improbable and check.changes_pixels
     if not is_kept or not 0 < len(image.measured) < image.n_regions:

@@ -25,7 +25,7 @@ from captum_iba._reading.thresholds import (
     lowers_it,
     rises_much,
 )
-from captum_iba._reading.wording import brief, capitalized, format_probability, printable, quantity
+from captum_iba._reading.wording import brief, capitalized, enumerated, format_probability, printable, quantity
 from captum_iba._reading.wording import visible as with_symbols
 
 _NAMED = 3
@@ -90,7 +90,7 @@ def _only_together(response: ExplainedResponse) -> str:
     if fraction_left(response.check) > SAME:
         return ""
     if min(alone) > response.probability + NOTICEABLE:
-        return f"{_EACH} raises it, to {' and '.join(map(format_probability, alone))}."
+        return f"{_EACH} raises it, to {enumerated(list(map(format_probability, alone)))}."
     return f"None of them alone lowers {quantity(response.measured)} by 1% of its value."
 
 
