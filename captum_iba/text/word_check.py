@@ -220,11 +220,11 @@ def _adds(removal: TextRemoval) -> float:
 def _with_change(removal: TextRemoval, attribution: TextAttribution) -> TextAttribution:
     """The attribution with the fewest words that change the prediction, if that is what is explained."""
     classifier, check = removal.classifier, attribution.check
-    if check is None or classifier.multi_label or attribution.target_label != attribution.predicted_label:
+    if check is None or classifier.multi_label:
         return attribution
     if attribution.explained is not None:
         return replace(attribution, check=replace(check, change=_change_of_head(removal, attribution)))
-    if not classifier.head.has_classes:
+    if not classifier.head.has_classes or attribution.target != attribution.predicted:
         return attribution
     found = change_of_prediction(
         lambda kept: removal.probabilities(_numbers(kept.numpy())),
@@ -241,7 +241,7 @@ def _change_of_head(removal: TextRemoval, attribution: TextAttribution) -> Predi
     about, words = attribution.explained, range(len(attribution.words))
     assert about is not None
     low = {i: without for i, without in enumerate(attribution.without) if without is not None and without < _HALF}
-    if about.kind == "value" or not low:
+    if about.kind == "value" or about.label != about.predicted_label or not low:
         return None
     changed = []
     for i in sorted(low, key=low.__getitem__)[:_N_CHANGING]:
